@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks what no compiler checks of the code that a server loads. Changes nothing.
+"""Checks what no compiler checks of the imports of crates, and of the code that a server loads. Changes nothing.
 
-    tools/layers.py          fails if files of a crate import each other in a circle, or against the order of folders,
-                             if the core has a static, or if a crate but server-api has unsafe code
+    tools/layers.py          fails if files of a crate import each other in a cycle; of what a server loads also if they
+                             do against the order of folders, if the core has a static, or if a crate but server-api
+                             has unsafe code
     tools/layers.py --list   prints what each file imports
 
 Cargo.toml of each crate says which other crates it may use.
@@ -16,13 +17,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The crates by the folder of their code. A folder of it may import itself and the folders before it.
+# The crates that a server loads, by the folder of their code. A folder of it may import itself and those before it.
 CORE = "crates/core/src"
 CRATES = {
     CORE: ["collections", "model", "wait", "manager"],
     "crates/server-api/src": [],
     "src": ["module", "command"],
 }
+# The others. Of their files it is asked alone that no imports are a cycle.
+OTHERS = ["cli/src", "clients/rust/src", "faults/src", "bench/server/src", "bench/core/world"]
 # Points in time are numbers with a name: every folder may use them.
 FREE = {f"{CORE}/model/time.rs"}
 # The crate that may do what the others may not.
@@ -53,7 +56,7 @@ def code_of(file):
 def module_of(file, folder):
     """crate::wait::table of wait/table.rs in the folder of a crate."""
     parts = list(file.relative_to(folder).with_suffix("").parts)
-    return ("crate", *(parts[:-1] if parts[-1] in ("mod", "lib") else parts))
+    return ("crate", *(parts[:-1] if parts[-1] in ("mod", "lib", "main") else parts))
 
 
 def branches(tree):
@@ -97,7 +100,8 @@ def absolute(path, module, modules):
 def imports(crate):
     """Of each file of a crate, by its path from the top, the files that it imports."""
     found, folder = {}, ROOT / crate
-    modules = {module_of(file, folder): file for file in sorted(folder.rglob("*.rs"))}
+    files = [file for file in sorted(folder.rglob("*.rs")) if file.relative_to(folder).parts[0] != "bin"]
+    modules = {module_of(file, folder): file for file in files}
     for module, file in modules.items():
         code = code_of(file)
         paths = [path for tree in USE.findall(code) for path in branches(tree)]
@@ -114,8 +118,14 @@ def imports(crate):
     return found
 
 
-def circles(graph):
-    """The sets of files that import each other in a circle (Tarjan, 1972)."""
+def programs():
+    """The folders of programs with several files: each is a crate of its own."""
+    mains = [main for crate in OTHERS for main in sorted((ROOT / crate).glob("bin/*/main.rs"))]
+    return [main.parent.relative_to(ROOT).as_posix() for main in mains]
+
+
+def cycles(graph):
+    """The sets of files that import each other in a cycle (Tarjan, 1972)."""
     number, low, stack, found = {}, {}, [], []
 
     def visit(file):
@@ -128,11 +138,11 @@ def circles(graph):
             elif other in stack:
                 low[file] = min(low[file], number[other])
         if low[file] == number[file]:
-            circle = set()
-            while file not in circle:
-                circle.add(stack.pop())
-            if len(circle) > 1:
-                found.append(circle)
+            cycle = set()
+            while file not in cycle:
+                cycle.add(stack.pop())
+            if len(cycle) > 1:
+                found.append(cycle)
 
     for file in sorted(graph):
         if file not in number:
@@ -159,9 +169,11 @@ def wrong(crate):
     graph = imports(crate)
     if not graph:
         yield f"{crate} has no code"
+    for cycle in cycles(graph):
+        yield f"a cycle of imports: {' '.join(sorted(cycle))}"
+    if crate not in CRATES:
+        return
     yield from against_the_order(crate, graph)
-    for circle in circles(graph):
-        yield f"a circle of imports: {' '.join(sorted(circle))}"
     for file in graph:
         code = code_of(ROOT / file)
         if crate == CORE and STATIC.search(code):
@@ -173,12 +185,13 @@ def wrong(crate):
 def main():
     if sys.argv[1:] not in ([], ["--list"]):
         sys.exit(__doc__)
+    crates = [*CRATES, *OTHERS, *programs()]
     if sys.argv[1:]:
-        for crate in CRATES:
+        for crate in crates:
             for file, targets in sorted(imports(crate).items()):
                 print(f"{file}: {' '.join(sorted(targets))}")
         return
-    found = [line for crate in CRATES for line in wrong(crate)]
+    found = [line for crate in crates for line in wrong(crate)]
     for line in found:
         print(f"layers: {line}")
     sys.exit(1 if found else 0)

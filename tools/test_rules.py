@@ -102,12 +102,18 @@ class Layers(unittest.TestCase):
                 (layers.ROOT / crate / name).write_text(text)
             self.assertEqual(list(layers.wrong(crate)), list(wrong))
 
-    def test_a_circle_of_imports_is_refused(self):
+    def test_a_cycle_of_imports_is_refused(self):
         b = "use super::c;\nfn f() { crate::module::a::f() }"
         files = {"module/a.rs": "use super::b::{self, f};", "module/b.rs": b, "module/c.rs": ""}
-        self.check("src", files, "a circle of imports: src/module/a.rs src/module/b.rs")
+        self.check("src", files, "a cycle of imports: src/module/a.rs src/module/b.rs")
         no_import = "// use super::b;\n#[cfg(test)]\nmod tests {\nuse super::super::b;\n}"
         self.check("src", {**files, "module/a.rs": no_import})
+
+    def test_each_program_of_a_crate_has_imports_of_its_own(self):
+        program, files = "faults/src/bin/p", {"main.rs": "mod a;", "a.rs": "use super::b;", "b.rs": "use super::a;"}
+        self.check(program, files, f"a cycle of imports: {program}/a.rs {program}/b.rs")
+        own = {f"bin/p/{name}": text for name, text in files.items()}
+        self.check("faults/src", {"a.rs": "use crate::b;", "b.rs": "", **own})
 
     def test_an_import_against_the_order_is_refused(self):
         manager, wait, model = ("manager/m.rs", "wait/w.rs", "model/n.rs")

@@ -4,7 +4,6 @@
 //! A program is a number of rounds with one seed; it prints both, then its figures. It fails if it has found a
 //! violation, or if it has not seen what it must see to have shown anything.
 
-pub mod asker;
 pub mod audit;
 pub mod breaks;
 pub mod caller;
@@ -19,6 +18,7 @@ pub mod options;
 pub mod places;
 pub mod quorum;
 pub mod report;
+pub mod requester;
 pub mod views;
 pub mod witness;
 pub mod worker;

@@ -6,7 +6,7 @@
 use crate::history::{Maybe, Moment, Stay};
 use crate::views::{View, Waiter};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a request for a place came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +244,22 @@ pub fn held_up_us(next: Moment, freed: Moment, dead: &[Place], lapsed: &BTreeSet
     next.0.saturating_sub(since.after_ms(queue_ms + held_ms).0)
 }
 
+/// The requests for new holds, each with the moment at which the server first showed that it waits.
+pub fn shown(mut places: Vec<Place>, views: &[View]) -> Vec<Place> {
+    /// A view that took longer says little of when.
+    const QUICK_MS: u64 = 50;
+    let mut first: BTreeMap<(&str, &str), Moment> = BTreeMap::new();
+    for view in views.iter().filter(|view| view.told < view.asked.after_ms(QUICK_MS)) {
+        for Waiter { owner, .. } in &view.waiters {
+            first.entry((&view.key, owner)).and_modify(|told| *told = view.told.min(*told)).or_insert(view.told);
+        }
+    }
+    for place in &mut places {
+        place.shown = first.get(&(place.key.as_str(), place.owner.as_str())).copied();
+    }
+    places
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,5 +427,12 @@ mod tests {
     fn of_two_requests_at_once_the_one_that_was_sent_first_counts() {
         let place = place("a", &[ask(20, 40, Told::Waits), ask(10, 30, Told::Waits)], End::Open);
         assert_eq!(place.first_asked(), ms(10));
+    }
+
+    #[test]
+    fn a_request_is_shown_by_the_first_view_in_which_it_waits() {
+        let shows = |asked, told, owner| View { told: ms(told), ..view(asked, None, Some((owner, None))) };
+        let views = [shows(80, 90, "a"), shows(5, 60_000, "a"), shows(20, 30, "a"), shows(1, 11, "b")];
+        assert_eq!(shown(vec![place("a", &[], End::Open)], &views)[0].shown, Some(ms(30)));
     }
 }

@@ -1,7 +1,6 @@
 //! What the server showed of locks while clients used them, and what must be true of it.
 
 use crate::history::Moment;
-use crate::places::Place;
 use std::collections::BTreeMap;
 
 /// A lock as the server showed it.
@@ -56,26 +55,9 @@ pub fn crowded<'h>(views: &'h [View], limits: &BTreeMap<String, u64>) -> (u64, V
     (full, views.iter().filter(is_crowded).collect())
 }
 
-/// The requests for new holds, each with the moment at which the server first showed that it waits.
-pub fn shown(mut places: Vec<Place>, views: &[View]) -> Vec<Place> {
-    /// A view that took longer says little of when.
-    const QUICK_MS: u64 = 50;
-    let mut first: BTreeMap<(&str, &str), Moment> = BTreeMap::new();
-    for view in views.iter().filter(|view| view.told < view.asked.after_ms(QUICK_MS)) {
-        for Waiter { owner, .. } in &view.waiters {
-            first.entry((&view.key, owner)).and_modify(|told| *told = view.told.min(*told)).or_insert(view.told);
-        }
-    }
-    for place in &mut places {
-        place.shown = first.get(&(place.key.as_str(), place.owner.as_str())).copied();
-    }
-    places
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::End;
 
     fn view(at: u64, holders: &[(u64, bool)], waiter: &str) -> View {
         let holder = |(reads, writes): &(u64, bool)| Holder {
@@ -99,15 +81,5 @@ mod tests {
         let alone = [view(0, &[(1, true)], "w"), view(1, &[(9, true)], "w")];
         assert_eq!(crowded(&alone, &BTreeMap::new()).1.len(), 0);
         assert_eq!(crowded(&[view(0, &[(0, true), (1, false)], "w")], &BTreeMap::new()).1.len(), 1);
-    }
-
-    #[test]
-    fn a_request_is_shown_by_the_first_view_in_which_it_waits() {
-        let (key, owner) = ("k".to_owned(), "a".to_owned());
-        let (queue_ms, lease_ms, asks) = (0, 1_000, Vec::new());
-        let place = Place { key, owner, queue_ms, lease_ms, shown: None, asks, end: End::Open };
-        let late = View { told: Moment(60_000), ..view(5, &[], "a") };
-        let views = [view(80, &[], "a"), late, view(20, &[], "a"), view(1, &[], "b")];
-        assert_eq!(shown(vec![place], &views)[0].shown, Some(Moment(30)));
     }
 }

@@ -5,12 +5,13 @@
 
 use super::args::{Arguments, Caller, OwnerArg, Parser};
 use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
-use super::options::{Opt, Options};
+use super::options::{Opt, OptList, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::module::clients::Reply;
+use crate::module::config;
 use crate::module::notify::Channel;
-use crate::module::{ServeError, config};
+use crate::module::request::{ServeError, run};
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::Mode;
 use lock_core::model::key::Db;
@@ -21,24 +22,38 @@ use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use smallvec::{SmallVec, smallvec};
 use std::num::NonZeroU32;
 
-/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms [NOTIFY channel]] [SESSION ms] [RETRY n]
-/// [NOTE text] [MINFENCE f]`
+/// `LOCK.ACQUIRE key owner [option ...]`
 #[derive(Debug)]
 pub struct LockAcquire;
 
-/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms [NOTIFY channel]] [SESSION ms] [RETRY n]
-/// [NOTE text] [MINFENCE f]`
+/// `LOCK.RW key owner READ|WRITE [option ...]`
 #[derive(Debug)]
 pub struct LockRw;
 
-/// `LOCK.SHARE key owner limit [TAKE n] [PX ms | EX s] [BLOCK ms] [QUEUE ms [NOTIFY channel]] [SESSION ms]
-/// [RETRY n] [NOTE text]`
+/// `LOCK.SHARE key owner limit [option ...]`
 #[derive(Debug)]
 pub struct LockShare;
 
-/// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE]`, with the options of LOCK.RW but MINFENCE
+/// `LOCK.MACQUIRE numkeys key [key ...] owner [option ...]`
 #[derive(Debug)]
 pub struct LockMacquire;
+
+/// The arguments of a command: some of its own, the options that all of them have, and more of its own.
+macro_rules! arguments {
+    ($($first:expr),+; $($last:expr),*) => {
+        &[
+            $($first,)+
+            ArgSpec::new(c"lease", LEASE).optional(),
+            ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer),
+            ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integer),
+            ArgSpec::option(c"NOTIFY", c"channel", ArgKind::String),
+            SESSION,
+            ArgSpec::option(c"RETRY", c"count", ArgKind::Integer),
+            NOTE,
+            $($last),*
+        ]
+    };
+}
 
 impl Command for LockAcquire {
     const SPEC: CommandSpec = CommandSpec {
@@ -53,7 +68,7 @@ impl Command for LockAcquire {
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
         since: c"1.0.0",
-        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, NOTIFY, SESSION, RETRY, NOTE, MINFENCE],
+        args: arguments![KEY, OWNER; MINFENCE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -67,19 +82,7 @@ impl Command for LockRw {
         arity: -4,
         summary: c"Takes a lock for reading, together with other readers, or for writing, alone, or waits for it. \
                    Replies with the fence, or null when others hold it.",
-        args: &[
-            KEY,
-            OWNER,
-            ArgSpec::new(c"mode", MODE),
-            LEASE_IF_NAMED,
-            BLOCK,
-            QUEUE,
-            NOTIFY,
-            SESSION,
-            RETRY,
-            NOTE,
-            MINFENCE,
-        ],
+        args: arguments![KEY, OWNER, ArgSpec::new(c"mode", MODE); MINFENCE],
         ..LockAcquire::SPEC
     };
 
@@ -94,19 +97,7 @@ impl Command for LockShare {
         arity: -4,
         summary: c"Takes shares of a lock, up to a limit for all holders together, or waits for them. \
                    Replies with the fence, or null when they do not fit.",
-        args: &[
-            KEY,
-            OWNER,
-            ArgSpec::new(c"limit", ArgKind::Integer),
-            TAKE,
-            LEASE_IF_NAMED,
-            BLOCK,
-            QUEUE,
-            NOTIFY,
-            SESSION,
-            RETRY,
-            NOTE,
-        ],
+        args: arguments![KEY, OWNER, ArgSpec::new(c"limit", ArgKind::Integer), TAKE;],
         ..LockAcquire::SPEC
     };
 
@@ -126,19 +117,7 @@ impl Command for LockMacquire {
                    Replies with the fences in the order of the keys, or null when others hold one.",
         complexity: c"O(K*log(N)) where K is the number of keys and N that of their holders and waiters; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
-        args: &[
-            NUMKEYS,
-            KEYS,
-            OWNER,
-            ArgSpec::new(c"mode", MODE).optional(),
-            LEASE_IF_NAMED,
-            BLOCK,
-            QUEUE,
-            NOTIFY,
-            SESSION,
-            RETRY,
-            NOTE,
-        ],
+        args: arguments![NUMKEYS, KEYS, OWNER, ArgSpec::new(c"mode", MODE).optional();],
         ..LockAcquire::SPEC
     };
 
@@ -147,13 +126,7 @@ impl Command for LockMacquire {
     }
 }
 
-const LEASE_IF_NAMED: ArgSpec = ArgSpec::new(c"lease", LEASE).optional();
-
-const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer);
-const QUEUE: ArgSpec = ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integer);
-const NOTIFY: ArgSpec = ArgSpec::option(c"NOTIFY", c"channel", ArgKind::String);
 const TAKE: ArgSpec = ArgSpec::option(c"TAKE", c"count", ArgKind::Integer);
-const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 
 /// The command that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +167,7 @@ fn answer(ctx: &mut Ctx<'_>, parsed: Parsed<'_, Str<'_>>, form: Form) {
     let Parsed { keys, request, generated, channel } = parsed;
     let reply_grant = if form == Form::Many { reply_fences } else { reply_fence };
     let write = if form == Form::Many { reply_wait_end_many } else { reply_wait_end_one };
-    match crate::module::acquire(ctx, keys, request, Reply { generated, write }, channel) {
+    match run(ctx, keys, request, Some((Reply { generated, write }, channel))) {
         Ok(Outcome::Granted(fences)) => reply_grant(ctx, &fences, generated.then_some(&request.owner)),
         // The reply follows when the wait ends.
         Ok(Outcome::Queued(_)) => {}
@@ -226,10 +199,11 @@ pub fn parse<'a, A: Arguments<'a>, C: Caller, R>(
         Form::Acquire | Form::Many => (Mode::Write, None),
     };
     let mut options = Options::default();
-    let taken: &[Opt] = match form {
-        Form::Acquire | Form::ReadWrite => &OPTIONS,
-        Form::Share => &OPTIONS_OF_SHARES,
-        Form::Many => &OPTIONS_OF_MANY,
+    let taken = match form {
+        Form::Acquire => const { &OptList::among(LockAcquire::SPEC.args, 2) },
+        Form::ReadWrite => const { &OptList::among(LockRw::SPEC.args, 3) },
+        Form::Share => const { &OptList::among(LockShare::SPEC.args, 3) },
+        Form::Many => const { &OptList::among(LockMacquire::SPEC.args, 3) },
     };
     parser.read_options(taken, &mut options)?;
     let channel = options.channel(caller)?;
@@ -271,13 +245,6 @@ fn share(limit: NonZeroU32, options: &Options<'_>) -> Result<Share, ArgError> {
     }
     Ok(Share { limit, take })
 }
-
-const OPTIONS: [Opt; 9] =
-    [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Notify, Opt::Session, Opt::Retry, Opt::Note, Opt::MinFence];
-const OPTIONS_OF_SHARES: [Opt; 9] =
-    [Opt::Take, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Notify, Opt::Session, Opt::Retry, Opt::Note];
-const OPTIONS_OF_MANY: [Opt; 10] =
-    [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Notify, Opt::Session, Opt::Retry, Opt::Note];
 
 /// 128 random bits in 32 hexadecimal digits.
 fn generate_owner() -> String {

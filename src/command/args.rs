@@ -1,7 +1,7 @@
 //! Reads the arguments of a command from left to right. Every error names the argument.
 
 use super::error::ArgError;
-use crate::module::connection_of;
+use crate::module::request::connection_of;
 use lock_core::model::hold::{Connection, Mode};
 use lock_core::model::limits::Bounds;
 use lock_core::model::owner::{NOBODY, Note, Owner};

@@ -3,7 +3,8 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
-use crate::module::{break_holds, config};
+use crate::module::config;
+use crate::module::request::break_holds;
 use lock_core::model::owner::Owner;
 use server_api::command_info::{KeyArgs, KeyUse};
 use server_api::{Acl, Args, Command, CommandSpec, Ctx};

@@ -2,10 +2,10 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptList, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, FENCE, KEY, MODE, OWNER};
-use crate::module::{self, config};
+use crate::module::{config, view};
 use lock_core::model::request::Check;
 use server_api::command_info::{ArgSpec, KeyArgs, KeyUse};
 use server_api::{Acl, Args, Command, CommandSpec, Ctx};
@@ -33,7 +33,7 @@ impl Command for LockCheck {
             Ok(wanted) => wanted,
             Err(error) => return reply_arg_error(ctx, &error),
         };
-        match module::check(ctx, key, owner, check) {
+        match view::check(ctx, key, owner, check) {
             Ok(fence) => fence.reply(ctx),
             Err(error) => refuse(ctx, error),
         }
@@ -56,6 +56,6 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A
     let key = parser.need("key")?;
     let owner = parser.owner()?;
     let mut options = Options::default();
-    parser.read_options(&[Opt::Read, Opt::Write, Opt::Fence], &mut options)?;
+    parser.read_options(const { &OptList::among(LockCheck::SPEC.args, 2) }, &mut options)?;
     Ok(Wanted { key, owner, check: Check { mode: options.mode, fence: options.fence } })
 }

@@ -1,7 +1,7 @@
 //! The texts of all errors, each once, and how they are sent.
 
-use crate::module::ServeError;
 use crate::module::notify::Mute;
+use crate::module::request::ServeError;
 use lock_core::model::key::Db;
 use lock_core::model::request::{Cycle, Hop, RedirectReason, Refusal};
 use lock_core::model::state::StateError;

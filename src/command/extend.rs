@@ -2,10 +2,11 @@
 
 use super::args::{Arguments, Caller, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptList, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
-use crate::module::{ServeError, config, serve};
+use crate::module::config;
+use crate::module::request::{ServeError, run};
 use lock_core::model::fence::Fence;
 use lock_core::model::request::{self as lock, Operation, Outcome, PerKey, Request};
 use server_api::command_info::{ArgSpec, KeyArgs, KeyUse};
@@ -34,11 +35,11 @@ impl Command for LockExtend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request))
-        {
-            Ok(fences) => fences[0].reply(ctx),
-            Err(error) => refuse(ctx, error),
-        };
+        let answer =
+            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(run(ctx, keys, request, None)) {
+                Ok(fences) => fences[0].reply(ctx),
+                Err(error) => refuse(ctx, error),
+            };
         if let Err(error) = parse_one(Parser::new(args, config::bounds()), ctx, answer) {
             reply_arg_error(ctx, &error);
         }
@@ -60,19 +61,19 @@ impl Command for LockMextend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request))
-        {
-            Ok(fences) => fences.reply(ctx),
-            Err(error) => refuse(ctx, error),
-        };
+        let answer =
+            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(run(ctx, keys, request, None)) {
+                Ok(fences) => fences.reply(ctx),
+                Err(error) => refuse(ctx, error),
+            };
         if let Err(error) = parse_many(Parser::new(args, config::bounds()), ctx, answer) {
             reply_arg_error(ctx, &error);
         }
     }
 }
 
-const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence, Opt::Note, Opt::MinFence];
-const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
+const OPTIONS: &OptList = &OptList::among(LockExtend::SPEC.args, 2);
+const OPTIONS_OF_MANY: &OptList = &OptList::among(LockMextend::SPEC.args, 3);
 
 /// Reads the arguments of LOCK.EXTEND, and passes on what they ask for.
 #[inline(always)]
@@ -82,7 +83,7 @@ pub fn parse_one<'a, A: Arguments<'a>, C: Caller, R>(
     pass_on: impl FnOnce(&mut C, &[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let key = parser.need("key")?;
-    parse(parser, caller, &OPTIONS, |caller, request| pass_on(caller, &[key], request))
+    parse(parser, caller, OPTIONS, |caller, request| pass_on(caller, &[key], request))
 }
 
 /// Reads the arguments of LOCK.MEXTEND, and passes on what they ask for.
@@ -92,7 +93,7 @@ pub fn parse_many<'a, A: Arguments<'a>, C: Caller, R>(
     pass_on: impl FnOnce(&mut C, &[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let keys = parser.keys()?;
-    parse(parser, caller, &OPTIONS_OF_MANY, |caller, request| pass_on(caller, &keys, request))
+    parse(parser, caller, OPTIONS_OF_MANY, |caller, request| pass_on(caller, &keys, request))
 }
 
 /// Reads what follows the keys. The request is lent, as in [`super::acquire::parse`].
@@ -100,7 +101,7 @@ pub fn parse_many<'a, A: Arguments<'a>, C: Caller, R>(
 fn parse<'a, A: Arguments<'a>, C: Caller, R>(
     mut parser: Parser<A>,
     caller: &mut C,
-    taken: &[Opt],
+    taken: &OptList,
     pass_on: impl FnOnce(&mut C, &Request) -> R,
 ) -> Result<R, ArgError> {
     let owner = parser.owner()?;

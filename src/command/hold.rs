@@ -5,7 +5,8 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
-use crate::module::{ServeError, apply, config};
+use crate::module::config;
+use crate::module::request::{ServeError, apply};
 use lock_core::model::fence::Fence;
 use lock_core::model::limits::{Bounds, SAVED_BYTES_CEILING};
 use lock_core::model::record::{HoldRecord, Origin, Update};

@@ -2,13 +2,13 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptList, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT, KEY};
 use crate::module::blocked_clients::client_of;
-use crate::module::{KeyView, config, view};
-use lock_core::manager::view::{Holder, View};
-use lock_core::manager::waiters::Waiting;
+use crate::module::config;
+use crate::module::view::{KeyView, view};
+use lock_core::manager::view::{Holder, View, Waiting};
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::{Mode, Session};
 use lock_core::model::owner::Owner;
@@ -63,7 +63,7 @@ pub struct Wanted<'a, W> {
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
     let mut options = Options::default();
-    parser.read_options(&[Opt::Owner, Opt::Count], &mut options)?;
+    parser.read_options(const { &OptList::among(LockInfo::SPEC.args, 1) }, &mut options)?;
     Ok(Wanted { key, owner: options.owner, count: options.count_bounded() })
 }
 

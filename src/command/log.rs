@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptList, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT};
 use crate::module::config;
@@ -48,7 +48,7 @@ const ACTION: ArgKind = ArgKind::OneOf(&[ArgSpec { optional: false, ..COUNT }, A
 /// Reads how many holds are to be shown at most; None forgets them all.
 pub fn parse<'a>(mut parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, ArgError> {
     let mut options = Options::default();
-    parser.read_options(&[Opt::Count, Opt::Reset], &mut options)?;
+    parser.read_options(const { &OptList::among(LockLog::SPEC.args, 0) }, &mut options)?;
     Ok((!options.reset).then(|| options.count_or_default()))
 }
 

@@ -9,6 +9,7 @@ use lock_core::model::limits::LEASE_CEILING;
 use lock_core::model::owner::Note;
 use lock_core::model::request::Wait;
 use lock_core::model::time::Millis;
+use server_api::command_info::{ArgKind, ArgSpec};
 
 /// The longest channel of NOTIFY.
 const CHANNEL_BYTES_MAX: usize = 256;
@@ -50,71 +51,97 @@ pub struct Options<'a> {
     pub session: Option<Millis>,
 }
 
-/// Every option. A command names those that it takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opt {
-    /// `PX ms`
-    Px,
-    /// `EX s`
-    Ex,
-    /// `NOTE text`
-    Note,
-    /// `FENCE f`
-    Fence,
-    /// `READ`
-    Read,
-    /// `WRITE`
-    Write,
-    /// `ALL`
-    All,
-    /// `TO n`
-    To,
-    /// `OWNER o`
-    Owner,
-    /// `COUNT n`
-    Count,
-    /// `BLOCK ms`
-    Block,
-    /// `QUEUE ms`
-    Queue,
-    /// `NOTIFY channel`
-    Notify,
-    /// `RETRY n`
-    Retry,
-    /// `SESSION ms`
-    Session,
-    /// `RESET`
-    Reset,
-    /// `TAKE n`
-    Take,
-    /// `MINFENCE f`
-    MinFence,
+/// Makes the options of a table: their names, what they exclude, and how each is read.
+macro_rules! options {
+    (
+        ($parser:ident, $options:ident, $word:ident)
+        $($opt:ident $token:literal $(excludes $other:ident)? => $read:expr;)+
+    ) => {
+        /// Every option. A command takes those that its arguments in COMMAND DOCS name: [`OptList::among`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Opt {
+            $(
+                #[doc = concat!("`", $token, "`")]
+                $opt
+            ),+
+        }
+
+        impl Opt {
+            /// All of them.
+            pub const ALL: &[Opt] = &[$(Opt::$opt),+];
+
+            /// The word that begins it.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Opt::$opt => $token),+
+                }
+            }
+
+            /// The option that excludes this one.
+            fn excluded(self) -> Option<Opt> {
+                match self {
+                    $($(Opt::$opt => Some(Opt::$other),)?)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl<'a, A: Arguments<'a>> Parser<A> {
+            /// Reads what follows the word of an option.
+            fn value(&mut self, opt: Opt, $options: &mut Options<'a>) -> Result<(), ArgError> {
+                let ($parser, $word) = (self, opt.word());
+                match opt {
+                    $(Opt::$opt => $read),+
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+options! { (parser, options, word)
+    Px "PX" excludes Ex => options.lease = Some(Millis(parser.number(word, 1, parser.bounds().lease_max.0)?));
+    Ex "EX" excludes Px => options.lease = Some(parser.seconds(word)?);
+    Block "BLOCK" => options.wait = Some(match parser.number(word, 0, LEASE_CEILING.0)? {
+        // As in BLPOP and XREAD.
+        0 => Wait::Forever,
+        ms => Wait::For(Millis(ms)),
+    });
+    Queue "QUEUE" => options.queue = Some(Millis(parser.number(word, 1, parser.bounds().queue_max.0)?));
+    Notify "NOTIFY" => options.notify = Some(parser.channel(word)?);
+    Session "SESSION" => options.session = Some(Millis(parser.number(word, 0, LEASE_CEILING.0)?));
+    Retry "RETRY" => options.retry = Some(parser.count(word, options.take.unwrap_or(1))?);
+    Take "TAKE" => options.take = Some(parser.count(word, 1)?);
+    Note "NOTE" => {
+        let text = parser.need_bytes(word)?;
+        options.note = Some(parser.note_of(text)?);
+    };
+    Fence "FENCE" => options.fence = Fence::new(parser.number(word, 1, Fence::MAX.get())?);
+    MinFence "MINFENCE" => options.min_fence = Fence::new(parser.number(word, 1, Fence::MAX.get())?);
+    Read "READ" excludes Write => options.mode = Some(Mode::Read);
+    Write "WRITE" excludes Read => options.mode = Some(Mode::Write);
+    All "ALL" excludes To => options.all = true;
+    To "TO" excludes All => options.to = Some(parser.number(word, 0, u64::from(u32::MAX))? as u32);
+    Owner "OWNER" => options.owner = Some(parser.need_bytes(word)?);
+    Count "COUNT" excludes Reset => options.count = Some(parser.number(word, 0, u64::from(u32::MAX))?);
+    Reset "RESET" excludes Count => options.reset = true;
 }
 
 impl Opt {
-    /// The word that begins it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Opt::Px => "PX",
-            Opt::Ex => "EX",
-            Opt::Note => "NOTE",
-            Opt::Fence => "FENCE",
-            Opt::Read => "READ",
-            Opt::Write => "WRITE",
-            Opt::All => "ALL",
-            Opt::To => "TO",
-            Opt::Owner => "OWNER",
-            Opt::Count => "COUNT",
-            Opt::Block => "BLOCK",
-            Opt::Queue => "QUEUE",
-            Opt::Notify => "NOTIFY",
-            Opt::Retry => "RETRY",
-            Opt::Session => "SESSION",
-            Opt::Reset => "RESET",
-            Opt::Take => "TAKE",
-            Opt::MinFence => "MINFENCE",
+    const fn named(token: &[u8]) -> Opt {
+        let mut at = 0;
+        while at < Opt::ALL.len() {
+            let (word, mut same) = (Opt::ALL[at].word().as_bytes(), 0);
+            while same < word.len() && same < token.len() && word[same] == token[same] {
+                same += 1;
+            }
+            if same == word.len() && same == token.len() {
+                return Opt::ALL[at];
+            }
+            at += 1;
         }
+        panic!("a command has an option that is not in the table");
     }
 
     /// True if a word begins it, in upper or lower case.
@@ -124,29 +151,39 @@ impl Opt {
         // A name has nothing but capital letters, so that no other byte is taken for one of them.
         word.len() == name.len() && word.iter().zip(name).all(|(byte, letter)| byte & !CASE == *letter)
     }
+}
 
-    /// The option that excludes this one.
-    fn excluded(self) -> Option<Opt> {
-        match self {
-            Opt::Px => Some(Opt::Ex),
-            Opt::Ex => Some(Opt::Px),
-            Opt::Read => Some(Opt::Write),
-            Opt::Write => Some(Opt::Read),
-            Opt::All => Some(Opt::To),
-            Opt::To => Some(Opt::All),
-            Opt::Count => Some(Opt::Reset),
-            Opt::Reset => Some(Opt::Count),
-            Opt::Note
-            | Opt::Fence
-            | Opt::Owner
-            | Opt::Block
-            | Opt::Queue
-            | Opt::Notify
-            | Opt::Retry
-            | Opt::Session
-            | Opt::Take
-            | Opt::MinFence => None,
+/// The options of a command, in the order of its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct OptList {
+    opts: [Opt; Opt::ALL.len()],
+    count: usize,
+}
+
+impl OptList {
+    /// The options among the arguments of a command, behind so many that are read by position.
+    ///
+    /// # Panics
+    /// If an argument has a word that is no option. It is called while the module is compiled.
+    #[must_use]
+    pub const fn among(args: &[ArgSpec], behind: usize) -> OptList {
+        OptList { opts: [Opt::Px; Opt::ALL.len()], count: 0 }.with(args, behind)
+    }
+
+    const fn with(mut self, args: &[ArgSpec], behind: usize) -> OptList {
+        let mut at = behind;
+        while at < args.len() {
+            match (args[at].token, args[at].kind) {
+                (Some(token), _) => {
+                    self.opts[self.count] = Opt::named(token.to_bytes());
+                    self.count += 1;
+                }
+                (None, ArgKind::OneOf(some)) => self = self.with(some, 0),
+                _ => {}
+            }
+            at += 1;
         }
+        self
     }
 }
 
@@ -198,11 +235,11 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// # Errors
     /// If one is unknown, given twice, lacks its value, is out of range, or excludes another.
     #[inline(never)]
-    pub fn read_options(&mut self, taken: &[Opt], options: &mut Options<'a>) -> Result<(), ArgError> {
+    pub fn read_options(&mut self, taken: &OptList, options: &mut Options<'a>) -> Result<(), ArgError> {
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
-            let opt = taken.iter().find(|opt| opt.is(word));
+            let opt = taken.opts[..taken.count].iter().find(|opt| opt.is(word));
             let opt = *opt.ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
             if seen.has(opt) {
                 return Err(ArgError::Twice(opt.word()));
@@ -216,45 +253,11 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         Ok(())
     }
 
-    fn value(&mut self, opt: Opt, options: &mut Options<'a>) -> Result<(), ArgError> {
-        let lease_max = self.bounds().lease_max.0;
-        let word = opt.word();
-        match opt {
-            Opt::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),
-            Opt::Ex => options.lease = Some(self.seconds(word)?),
-            Opt::Note => {
-                let text = self.need_bytes(word)?;
-                options.note = Some(self.note_of(text)?);
-            }
-            Opt::Fence => options.fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
-            Opt::MinFence => options.min_fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
-            Opt::Read => options.mode = Some(Mode::Read),
-            Opt::Write => options.mode = Some(Mode::Write),
-            Opt::All => options.all = true,
-            Opt::Reset => options.reset = true,
-            Opt::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
-            Opt::Owner => options.owner = Some(self.need_bytes(word)?),
-            Opt::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
-            Opt::Block => {
-                options.wait = Some(match self.number(word, 0, LEASE_CEILING.0)? {
-                    // As in BLPOP and XREAD.
-                    0 => Wait::Forever,
-                    ms => Wait::For(Millis(ms)),
-                });
-            }
-            Opt::Queue => options.queue = Some(Millis(self.number(word, 1, self.bounds().queue_max.0)?)),
-            Opt::Notify => {
-                let channel = self.need_bytes(word)?;
-                if !(1..=CHANNEL_BYTES_MAX).contains(&channel.len()) {
-                    return Err(ArgError::NotifyChannel);
-                }
-                options.notify = Some(channel);
-            }
-            Opt::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
-            Opt::Retry => options.retry = Some(self.count(word, options.take.unwrap_or(1))?),
-            Opt::Take => options.take = Some(self.count(word, 1)?),
-        }
-        Ok(())
+    /// A channel of NOTIFY.
+    fn channel(&mut self, name: &'static str) -> Result<&'a [u8], ArgError> {
+        let channel = self.need_bytes(name)?;
+        let is_long = !(1..=CHANNEL_BYTES_MAX).contains(&channel.len());
+        if is_long { Err(ArgError::NotifyChannel) } else { Ok(channel) }
     }
 
     /// A lease in whole seconds.

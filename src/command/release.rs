@@ -2,10 +2,11 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptList, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
-use crate::module::{ServeError, config, serve};
+use crate::module::config;
+use crate::module::request::{ServeError, run};
 use lock_core::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
 use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
@@ -33,7 +34,7 @@ impl Command for LockRelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(run(ctx, keys, request, None)) {
             Ok(left) => left[0].reply(ctx),
             Err(error) => refuse(ctx, error),
         };
@@ -64,7 +65,7 @@ impl Command for LockMrelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(run(ctx, keys, request, None)) {
             Ok(left) => left.reply(ctx),
             Err(error) => refuse(ctx, error),
         };
@@ -77,8 +78,8 @@ impl Command for LockMrelease {
 const AMOUNT: ArgKind =
     ArgKind::OneOf(&[ArgSpec::token(c"ALL", c"all"), ArgSpec::new(c"count", ArgKind::Integer).after(c"TO")]);
 
-const OPTIONS: [Opt; 5] = [Opt::Read, Opt::Write, Opt::All, Opt::To, Opt::Fence];
-const OPTIONS_OF_MANY: [Opt; 4] = [Opt::Read, Opt::Write, Opt::All, Opt::To];
+const OPTIONS: &OptList = &OptList::among(LockRelease::SPEC.args, 2);
+const OPTIONS_OF_MANY: &OptList = &OptList::among(LockMrelease::SPEC.args, 3);
 
 /// Reads the arguments of LOCK.RELEASE, and passes on what they ask for.
 #[inline(always)]
@@ -87,7 +88,7 @@ pub fn parse_one<'a, A: Arguments<'a>, R>(
     pass_on: impl FnOnce(&[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let key = parser.need("key")?;
-    parse(parser, &OPTIONS, |request| pass_on(&[key], request))
+    parse(parser, OPTIONS, |request| pass_on(&[key], request))
 }
 
 /// Reads the arguments of LOCK.MRELEASE, and passes on what they ask for.
@@ -96,14 +97,14 @@ pub fn parse_many<'a, A: Arguments<'a>, R>(
     pass_on: impl FnOnce(&[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let keys = parser.keys()?;
-    parse(parser, &OPTIONS_OF_MANY, |request| pass_on(&keys, request))
+    parse(parser, OPTIONS_OF_MANY, |request| pass_on(&keys, request))
 }
 
 /// Reads what follows the keys. The request is lent, as in [`super::acquire::parse`].
 #[inline(always)]
 fn parse<'a, A: Arguments<'a>, R>(
     mut parser: Parser<A>,
-    taken: &[Opt],
+    taken: &OptList,
     pass_on: impl FnOnce(&Request) -> R,
 ) -> Result<R, ArgError> {
     let owner = parser.owner()?;

@@ -3,13 +3,13 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, reply_arg_error};
 use super::info::{limit_of, take_of};
-use super::options::{Opt, Options};
+use super::options::{OptList, Options};
 use super::reply::{ToReply, reply_map};
 use super::{COUNT, OPERATOR};
 use crate::module::blocked_clients::client_of;
-use crate::module::{config, read_manager};
-use lock_core::manager::operator::ContendedKey;
-use lock_core::manager::waiters::Waiting;
+use crate::module::config;
+use crate::module::view::read_manager;
+use lock_core::manager::view::{ContendedKey, Waiting};
 use lock_core::model::hold::Mode;
 use lock_core::model::key::{Db, KeyName};
 use lock_core::model::owner::Owner;
@@ -50,7 +50,7 @@ impl Command for LockTop {
 /// Reads how many waiters and keys are to be shown at most.
 pub fn parse<'a>(mut parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
     let mut options = Options::default();
-    parser.read_options(&[Opt::Count], &mut options)?;
+    parser.read_options(const { &OptList::among(LockTop::SPEC.args, 0) }, &mut options)?;
     Ok(options.count_bounded())
 }
 

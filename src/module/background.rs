@@ -6,7 +6,7 @@
 use super::blocked_clients::{redirect_waiters, wake, wake_all};
 use super::data_type::Stored;
 use super::grace;
-use super::keyspace::{LOCK, gone_at};
+use super::keyspace::{gone_at, with_key};
 use super::replication;
 use super::resync::Unsent;
 use super::scheduler::SLICE_MS;
@@ -21,7 +21,7 @@ use lock_core::model::request::{PerKey, RedirectReason, WaitEnd};
 use lock_core::model::time::{Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use lock_core::wait::timers::WaitPoll;
-use server_api::{Access, Ctx, Flags, Keys, Names, OwnedStr, Serving, Str, WrongType};
+use server_api::{Access, Ctx, Flags, OwnedStr, Serving, Str, WrongType};
 
 /// How many holds of one key may end between two readings of the clock.
 const ITEMS_PER_POLL: usize = 64;
@@ -121,14 +121,13 @@ fn send_records(ctx: &mut Ctx<'_>, end: Timestamp) {
         let Some(Unsent { db, name: of, after }) = shell().resync.pop() else { return };
         let name = OwnedStr::new(&of);
         ctx.select_db(db.0);
+        let read = with_key(ctx, name.as_str(), Access::Read, |keys| {
+            let Stored(lock) = keys.get(0)?;
+            let records = effect::records_after(lock, KeyIndex(0), after.as_ref()).take(RECORDS_PER_PIECE);
+            Some((records.collect::<Vec<_>>(), keys.expires_at(0)))
+        });
         // A value of another type lies there now, or none: there is nothing to send.
-        let names = [name.as_str()];
-        let mut names = Names::of(&names);
-        let Ok(keys) = Keys::open(ctx, &LOCK, &mut names, Access::Read) else { continue };
-        let Some(Stored(lock)) = keys.get(0) else { continue };
-        let records = effect::records_after(lock, KeyIndex(0), after.as_ref()).take(RECORDS_PER_PIECE);
-        let (records, expires_at): (Vec<_>, _) = (records.collect(), keys.expires_at(0));
-        drop(keys);
+        let Ok(Some((records, expires_at))) = read else { continue };
         for record in &records {
             replication::send(ctx, name.as_str(), record, shell().clock.now());
         }
@@ -330,16 +329,14 @@ impl Task {
     /// AOF hear of that before the waiters are served, whose queue is on the ready list then.
     fn expire(&self, ctx: &mut Ctx<'_>) -> usize {
         let now = shell().clock.now().wall;
-        let names = [self.names[0].as_str()];
-        let mut of = Names::of(&names);
-        let at = match Keys::open(ctx, &LOCK, &mut of, Access::Read) {
+        let name = self.names[0].as_str();
+        let at = with_key(ctx, name, Access::Read, |keys| match keys.get(0) {
             // The server hides it, and leaves it to others to delete it.
-            Ok(keys) if keys.get(0).is_none() => Some(WallTime(now.0 + HIDDEN_US)),
+            None => Some(WallTime(now.0 + HIDDEN_US)),
             // It has another time to live, or the server's clock is behind this one.
-            Ok(keys) => keys.expires_at(0).map(|at| gone_at(at).max(WallTime(now.0 + 1_000))),
-            Err(WrongType) => None,
-        };
-        with_manager(|manager| manager.see_expiry(self.db, names[0].as_bytes(), at));
+            Some(_) => keys.expires_at(0).map(|at| gone_at(at).max(WallTime(now.0 + 1_000))),
+        });
+        with_manager(|manager| manager.see_expiry(self.db, name.as_bytes(), at.unwrap_or(None)));
         0
     }
 
@@ -419,9 +416,10 @@ fn resolve_db(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
 
 /// True if the lock lies in this database, which is selected.
 fn resolve_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
-    let names = [name.as_str()];
-    let mut names = Names::of(&names);
-    let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { return false };
-    let Some(Stored(lock)) = keys.get_mut(0) else { return false };
-    with_manager(|manager| manager.resolve_db(db, name.as_str().as_bytes(), lock, entry, shell().clock.mono()))
+    let name = name.as_str();
+    let resolved = with_key(ctx, name, Access::Write, |keys| {
+        let Some(Stored(lock)) = keys.get_mut(0) else { return false };
+        with_manager(|manager| manager.resolve_db(db, name.as_bytes(), lock, entry, shell().clock.mono()))
+    });
+    resolved.unwrap_or(false)
 }

@@ -6,31 +6,28 @@ use super::notify;
 use super::shell::{shell, with_manager};
 use lock_core::model::effect::Ended;
 use lock_core::model::key::Db;
-use lock_core::model::request::{RedirectReason, Request, WaitEnd, WaiterId};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{RedirectReason, WaitEnd, WaiterId};
 use lock_core::model::time::Timestamp;
 use server_api::blocked::Parked;
 use server_api::{Ctx, Str};
 
-/// Parks the client of this call, and names its waiter then. None when the server does not let it wait: then `waiter`
-/// was not asked for.
+/// Parks the client of this call, and asks for its waiter then. `waiter` is not asked when the server does not let the
+/// client wait.
 pub(crate) fn park(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
-    reply: Reply,
-    request: &Request,
+    (reply, owner, id): (Reply, &Owner, u64),
     waiter: impl FnOnce() -> WaiterId,
-) -> Option<WaiterId> {
+) {
     let mut parked = None;
-    let blocked = ctx.block::<Waiter>(names, || parked.insert(waiter()).to_number())?;
+    let blocked = ctx.block::<Waiter>(names, || parked.insert(waiter()).to_number());
+    let (Some(blocked), Some(waiter)) = (blocked, parked) else { return };
     // Delivery is known in the event loop: see `Parked`.
     shell().scheduler.watch_event_loop(ctx);
-    let generated = reply.generated.then(|| request.owner.clone());
-    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, generated, answer: None };
-    let waiter = parked?;
-    let id = client.id;
+    let generated = reply.generated.then(|| owner.clone());
+    let client = Client { blocked: Some(blocked), id, reply, generated, answer: None };
     shell().clients.borrow_mut().insert(waiter, client);
-    with_manager(|manager| manager.belong(waiter, id));
-    Some(waiter)
 }
 
 /// The number of a waiter's client at the server.

@@ -3,8 +3,8 @@
 //! The server does nothing else between the judgement and the command. Both the lock and the keys of the command lie in
 //! one slot, so what the command changes is in the same stream of changes as what happens to the lock.
 
+use super::request::{ServeError, run};
 use super::shell::shell;
-use super::{ServeError, serve};
 use lock_core::model::fence::Fence;
 use lock_core::model::request::{Outcome, Request};
 use server_api::call::{CallError, CallReply};
@@ -22,7 +22,7 @@ pub fn guard(ctx: &mut Ctx<'_>, name: Str<'_>, request: &Request, words: Args<'_
     // However the command came to run this one: by another name, or by another module. A client could else nest them
     // until the stack is full.
     let Some(_running) = Running::begin(&shell().guarding) else { return Err(ServeError::Nested) };
-    let outcome = serve(ctx, &[name], request).map_err(|error| match error {
+    let outcome = run(ctx, &[name], request, None).map_err(|error| match error {
         ServeError::Replica => ServeError::CheckedElsewhere,
         error => error,
     })?;

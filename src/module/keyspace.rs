@@ -11,10 +11,27 @@ use lock_core::model::session::UnlinkedLock;
 use lock_core::model::time::WallTime;
 use server_api::keys::Unopened;
 use server_api::value::DataType;
-use server_api::{Access, Ctx, Keys, Names, WrongType};
+use server_api::{Access, Ctx, Keys, Names, Str, WrongType};
 
 /// The type `redislock`.
 pub static LOCK: DataType<Stored> = DataType::new();
+
+/// Opens one key of the selected database, for as long as this works with it.
+///
+/// # Errors
+/// When the key has a value of another type. Then nothing was done.
+#[inline(always)]
+pub(super) fn with_key<R>(
+    ctx: &mut Ctx<'_>,
+    name: Str<'_>,
+    access: Access,
+    work: impl FnOnce(&mut Keys<'_, '_, Stored>) -> R,
+) -> Result<R, WrongType> {
+    let names = [name];
+    let mut names = Names::of(&names);
+    let mut keys = Keys::open(ctx, &LOCK, &mut names, access)?;
+    Ok(work(&mut keys))
+}
 
 /// The locks of one step, open.
 #[derive(Debug)]

@@ -33,6 +33,7 @@ pub enum Mute {
 ///
 /// # Errors
 /// If its client may not send messages there, or none would reach anybody.
+#[inline(always)]
 pub(super) fn admit(ctx: &mut Ctx<'_>, channel: Channel<'_>) -> Result<Notify, Mute> {
     let name = match channel {
         Channel::AsBefore => return Ok(Notify::AsBefore),
@@ -51,6 +52,7 @@ pub(super) fn admit(ctx: &mut Ctx<'_>, channel: Channel<'_>) -> Result<Notify, M
 }
 
 /// The request is served that named a channel.
+#[inline(always)]
 pub(super) fn forget(notify: Notify) {
     if matches!(notify, Notify::On { .. }) {
         with_manager(|manager| manager.forget_channel());

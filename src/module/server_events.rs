@@ -1,7 +1,7 @@
 //! What the server tells the module: its own events, those of keys, and messages of other nodes.
 
 use super::data_type::Stored;
-use super::keyspace::{LOCK, gone_at};
+use super::keyspace::{gone_at, with_key};
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
 use super::{background, blocked_clients, eviction, grace, notify};
@@ -11,7 +11,7 @@ use lock_core::model::lock::Lock;
 use lock_core::model::time::Timestamp;
 use server_api::event::{Listener, ServerEvent};
 use server_api::peers::Peer;
-use server_api::{Access, Ctx, Flags, Keys, LoadError, Loader, Names, OwnedStr, Str};
+use server_api::{Access, Ctx, Flags, LoadError, Loader, OwnedStr, Str};
 use std::ffi::CStr;
 
 /// Subscribes to the events of the server and of keys.
@@ -137,12 +137,7 @@ fn note_expiry(ctx: &mut Ctx<'_>, key: Str<'_>) {
     if !with_manager(|manager| manager.is_waited_for(db, key.as_bytes())) {
         return;
     }
-    let names = [key];
-    let mut names = Names::of(&names);
-    let Ok(keys) = Keys::open(ctx, &LOCK, &mut names, Access::Read) else { return };
-    let expires_at = keys.expires_at(0);
-    drop(keys);
-    if let Some(at) = expires_at
+    if let Ok(Some(at)) = with_key(ctx, key, Access::Read, |keys| keys.expires_at(0))
         && with_manager(|manager| manager.set_expiry(db, key.as_bytes(), gone_at(at)))
     {
         shell().schedule(ctx);
@@ -189,12 +184,8 @@ fn keep_offers(ctx: &mut Ctx<'_>) {
     for (db, name) in with_manager(|manager| manager.offered_keys()) {
         ctx.select_db(db.0);
         let name = OwnedStr::new(&name);
-        let names = [name.as_str()];
-        let mut names = Names::of(&names);
-        let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { continue };
-        if let Some(Stored(lock)) = keys.get_mut(0) {
-            lock.keep_offers();
-        }
+        // Something else than a lock may lie there: it has no offers.
+        let _ = with_key(ctx, name.as_str(), Access::Write, |keys| keys.get_mut(0).map(|lock| lock.0.keep_offers()));
     }
     ctx.select_db(selected);
 }
@@ -218,11 +209,11 @@ fn with_lock_at(
     key: Str<'_>,
     tell: impl FnOnce(&mut LockManager, Db, &[u8], &mut Lock, Timestamp),
 ) -> Option<Db> {
-    let names = [key];
-    let mut names = Names::of(&names);
-    let mut keys = Keys::open(ctx, &LOCK, &mut names, Access::Write).ok()?;
-    let db = Db(keys.db());
-    let Stored(lock) = keys.get_mut(0)?;
-    with_manager(|manager| tell(manager, db, key.as_bytes(), lock, shell().clock.mono()));
-    Some(db)
+    let told = with_key(ctx, key, Access::Write, |keys| {
+        let db = Db(keys.db());
+        let Stored(lock) = keys.get_mut(0)?;
+        with_manager(|manager| tell(manager, db, key.as_bytes(), lock, shell().clock.mono()));
+        Some(db)
+    });
+    told.ok()?
 }

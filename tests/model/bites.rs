@@ -10,6 +10,7 @@ use lock_core::model::owner::Owner;
 use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
+use naive_model::play::plain;
 use naive_model::queue::Rules;
 use naive_model::world::{RULES, Side, Step, limits, name};
 use proptest::prelude::*;
@@ -25,17 +26,7 @@ fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Operation, now: Now) -> Step
 }
 
 fn read(lease: Millis, session: Option<Session>) -> Operation {
-    Operation::Acquire(Acquire {
-        mode: Mode::Read,
-        lease,
-        note: None,
-        wait: Wait::Never,
-        retry: None,
-        session,
-        queue: None,
-        share: None,
-        min_fence: None,
-    })
+    Operation::Acquire(Acquire { lease, session, ..plain(Mode::Read, Wait::Never) })
 }
 
 fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {

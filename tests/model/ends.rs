@@ -10,6 +10,7 @@ use lock_core::model::record::{HoldRecord, Origin, Update};
 use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
+use naive_model::play::plain;
 use naive_model::queue::Rules;
 use naive_model::world::{RULES, Side, Step, limits};
 
@@ -28,17 +29,7 @@ fn write() -> Operation {
 }
 
 fn asks(mode: Mode) -> Operation {
-    Operation::Acquire(Acquire {
-        mode,
-        lease: Millis(30),
-        note: None,
-        wait: Wait::Never,
-        retry: None,
-        session: None,
-        queue: None,
-        share: None,
-        min_fence: None,
-    })
+    Operation::Acquire(Acquire { lease: Millis(30), ..plain(mode, Wait::Never) })
 }
 
 fn refused(step: &Step, why: Refusal) {
@@ -82,10 +73,7 @@ fn a_count_at_its_end_stays_there() {
 }
 
 fn reader(side: &mut Side, key: u8, owner: &[u8], lease: u64) {
-    let mode = Mode::Read;
-    let (note, wait, retry, session, queue, share, min_fence) = (None, Wait::Never, None, None, None, None, None);
-    let lease = Millis(lease);
-    let ask = Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence });
+    let ask = Operation::Acquire(Acquire { lease: Millis(lease), ..plain(Mode::Read, Wait::Never) });
     let request = Request { owner: Owner::new(owner), operation: ask };
     assert!(matches!(side.serve(0, &[key], &request, NOW).outcome, Ok(Outcome::Granted(_))));
 }

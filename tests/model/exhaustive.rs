@@ -8,7 +8,7 @@ use lock_core::model::hold::Mode;
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, World};
+use naive_model::world::{Named, Op, RULES, World, acquire, release};
 use std::ops::Range;
 
 /// In how many tests each set of histories is played, so that all processors work to the end.
@@ -20,31 +20,12 @@ fn ops() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }];
     for key in [b'j', b'k'] {
         for owner in [b'a', b'b'] {
-            let keys = vec![key];
             for (mode, lease) in [(Mode::Read, 10), (Mode::Write, 15)] {
-                ops.push(Op::Acquire {
-                    db: 0,
-                    keys: keys.clone(),
-                    owner,
-                    mode,
-                    lease,
-                    note: None,
-                    wait: Wait::Never,
-                    retry: None,
-                    session: None,
-                    queue: None,
-                    share: None,
-                });
-                let release = Op::Release {
-                    db: 0,
-                    keys: keys.clone(),
-                    owner,
-                    mode: Some(mode),
-                    amount: Amount::One,
-                    fence: Named::None,
-                };
-                ops.push(release);
+                ops.push(acquire(owner, mode, &[key]).lease(lease));
+                let (keys, mode, amount, fence) = (vec![key], Some(mode), Amount::One, Named::None);
+                ops.push(Op::Release { db: 0, keys, owner, mode, amount, fence });
             }
+            let keys = vec![key];
             ops.push(Op::Extend { keys, owner, lease: 25, fence: Named::None, session: None, note: None });
         }
     }
@@ -58,23 +39,9 @@ fn ops_with_waiting() -> Vec<Op> {
         for (keys, mode) in [(&b"j"[..], Mode::Read), (b"j", Mode::Write), (b"k", Mode::Write), (b"jk", Mode::Write)] {
             // One key waits for a limited time, which passes with one passing of time or not; one without.
             let wait = if keys == b"k" { Wait::For(Millis(15)) } else { Wait::Forever };
-            let (keys, retry) = (keys.to_vec(), None);
-            ops.push(Op::Acquire {
-                db: 0,
-                keys,
-                owner,
-                mode,
-                lease: 15,
-                note: None,
-                wait,
-                retry,
-                session: None,
-                queue: None,
-                share: None,
-            });
+            ops.push(acquire(owner, mode, keys).lease(15).wait(wait));
         }
-        let (mode, amount, fence) = (None, Amount::All, Named::None);
-        ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount, fence });
+        ops.push(release(owner, b"jk", Amount::All));
     }
     ops
 }
@@ -88,30 +55,15 @@ fn ops_with_sessions() -> Vec<Op> {
         }
     }
     for owner in *b"ab" {
-        let acquire = |keys: &[u8], mode, session| {
-            let (keys, wait) = (keys.to_vec(), Wait::Forever);
-            Op::Acquire {
-                db: 0,
-                keys,
-                owner,
-                mode,
-                lease: 15,
-                note: None,
-                wait,
-                retry: None,
-                session,
-                queue: None,
-                share: None,
-            }
-        };
+        let bound =
+            |keys: &[u8], mode, session| acquire(owner, mode, keys).lease(15).wait(Wait::Forever).session(session);
         // One outlives its connection by less than a passing of time, and the other ends with it.
-        ops.push(acquire(b"j", Mode::Write, Some((0, 0))));
-        ops.push(acquire(b"j", Mode::Read, Some((1, 5))));
-        ops.push(acquire(b"jk", Mode::Write, Some((1, 0))));
+        ops.push(bound(b"j", Mode::Write, Some((0, 0))));
+        ops.push(bound(b"j", Mode::Read, Some((1, 5))));
+        ops.push(bound(b"jk", Mode::Write, Some((1, 0))));
         let (keys, session) = (b"jk".to_vec(), Some((0, 5)));
         ops.push(Op::Extend { keys, owner, lease: 25, fence: Named::None, session, note: None });
-        let (mode, fence) = (None, Named::None);
-        ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount: Amount::All, fence });
+        ops.push(release(owner, b"jk", Amount::All));
     }
     ops.extend(b"ab".map(|owner| Op::Guard { db: 0, key: b'j', owner, fence: Named::Own }));
     ops
@@ -122,24 +74,9 @@ fn ops_with_upgrades() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }];
     for owner in *b"abc" {
         for (keys, mode) in [(&b"j"[..], Mode::Read), (b"k", Mode::Write), (b"jk", Mode::Read), (b"jk", Mode::Write)] {
-            let (keys, wait) = (keys.to_vec(), Wait::Forever);
-            let (lease, note, retry, session) = (25, None, None, None);
-            ops.push(Op::Acquire {
-                db: 0,
-                keys,
-                owner,
-                mode,
-                lease,
-                note,
-                wait,
-                retry,
-                session,
-                queue: None,
-                share: None,
-            });
+            ops.push(acquire(owner, mode, keys).lease(25).wait(Wait::Forever));
         }
-        let (mode, amount, fence) = (None, Amount::All, Named::None);
-        ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount, fence });
+        ops.push(release(owner, b"jk", Amount::All));
     }
     ops
 }
@@ -147,10 +84,7 @@ fn ops_with_upgrades() -> Vec<Op> {
 /// What two owners can do whose places outlive their requests, beside one that holds: on one key, or with a second.
 fn ops_with_places() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }, Op::Lose { nth: 0 }, Op::Delete { key: b'j' }];
-    let acquire = |owner, keys: &[u8], wait, queue| {
-        let (keys, mode, lease, note, retry, session) = (keys.to_vec(), Mode::Write, 25, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
-    };
+    let acquire = |owner, keys: &[u8], wait, queue| acquire(owner, Mode::Write, keys).lease(25).wait(wait).queue(queue);
     for owner in *b"ab" {
         // A place ends with one passing of time, or outlives it.
         ops.push(acquire(owner, b"j", Wait::Never, Some(15)));
@@ -160,8 +94,7 @@ fn ops_with_places() -> Vec<Op> {
     }
     ops.push(acquire(b'c', b"j", Wait::Never, None));
     for owner in *b"abc" {
-        let (mode, amount, fence) = (None, Amount::All, Named::None);
-        ops.push(Op::Release { db: 0, keys: b"j".to_vec(), owner, mode, amount, fence });
+        ops.push(release(owner, b"j", Amount::All));
     }
     // As the owner of an offer would, whose fence LOCK.INFO shows.
     ops.extend(b"ab".map(|owner| Op::Guard { db: 0, key: b'j', owner, fence: Named::Own }));
@@ -172,10 +105,7 @@ fn ops_with_places() -> Vec<Op> {
 /// with a place or a client, for one key or two.
 fn ops_with_grace() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }, Op::Late { us: 10_000 }, Op::SetGrace { ms: 0 }];
-    let acquire = |owner, keys: &[u8], mode, wait, queue| {
-        let (keys, lease, note, retry, session) = (keys.to_vec(), 25, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
-    };
+    let acquire = |owner, keys: &[u8], mode, wait, queue| acquire(owner, mode, keys).lease(25).wait(wait).queue(queue);
     for owner in *b"ab" {
         ops.push(acquire(owner, b"j", Mode::Read, Wait::Never, None));
         ops.push(acquire(owner, b"j", Mode::Write, Wait::Forever, None));
@@ -184,32 +114,27 @@ fn ops_with_grace() -> Vec<Op> {
         ops.push(acquire(owner, b"j", Mode::Write, Wait::Never, Some(15)));
         ops.push(acquire(owner, b"k", Mode::Write, Wait::For(Millis(5)), Some(30)));
     }
-    let (mode, amount, fence) = (None, Amount::All, Named::None);
-    ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner: b'a', mode, amount, fence });
+    ops.push(release(b'a', b"jk", Amount::All));
     ops
 }
 
 /// What three owners can do that share one key, with a client that waits, with a place, or without either.
 fn ops_with_shares() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }];
-    let acquire = |owner, mode, share, wait, queue| {
-        let (keys, lease, note, retry, session) = (b"j".to_vec(), 25, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share }
-    };
+    let acquire =
+        |owner, mode, share, wait, queue| acquire(owner, mode, b"j").lease(25).wait(wait).queue(queue).share(share);
     let shares = |owner, share, wait, queue| acquire(owner, Mode::Read, Some(share), wait, queue);
     for owner in *b"ab" {
         ops.push(shares(owner, (3, 2), Wait::Forever, None));
         // A place ends with one passing of time, or outlives it. Its limit becomes another one.
         ops.push(shares(owner, (2, 1), Wait::Never, Some(15)));
         ops.push(shares(owner, (1, 1), Wait::For(Millis(5)), Some(8)));
-        let (mode, amount, fence) = (None, Amount::One, Named::None);
-        ops.push(Op::Release { db: 0, keys: b"j".to_vec(), owner, mode, amount, fence });
+        ops.push(release(owner, b"j", Amount::One));
     }
     ops.push(acquire(b'b', Mode::Write, None, Wait::Forever, None));
     ops.push(shares(b'c', (2, 2), Wait::Forever, None));
     ops.push(acquire(b'c', Mode::Read, None, Wait::Forever, None));
-    let (mode, amount, fence) = (None, Amount::To(1), Named::None);
-    ops.push(Op::Release { db: 0, keys: b"j".to_vec(), owner: b'c', mode, amount, fence });
+    ops.push(release(b'c', b"j", Amount::To(1)));
     ops
 }
 

@@ -15,9 +15,9 @@ use lock_core::model::record::{Origin, Update};
 use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use naive_model::naive::Answer;
-use naive_model::play::LONG;
+use naive_model::play::{LONG, plain};
 use naive_model::queue::Rules;
-use naive_model::world::{Least, Named, Op, RULES, SKEW, Side, World, limits, name, update_of};
+use naive_model::world::{Least, Named, Op, RULES, SKEW, Side, World, acquire, limits, name, update_of};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -27,19 +27,11 @@ use std::collections::BTreeMap;
 const HALF_US: u64 = SKEW.0 * 1000 / 2;
 
 fn takes(owner: u8, mode: Mode, key: u8) -> Op {
-    let (keys, wait, lease) = (vec![key], Wait::Never, LONG);
-    let (note, retry, session, queue, share) = (None, None, None, None, None);
-    Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share }
+    acquire(owner, mode, &[key])
 }
 
 fn waits(owner: u8, mode: Mode, key: u8, queue: Option<u64>) -> Op {
-    match takes(owner, mode, key) {
-        Op::Acquire { db, keys, owner, mode, lease, note, retry, session, share, .. } => {
-            let wait = Wait::Forever;
-            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
-        }
-        other => other,
-    }
+    takes(owner, mode, key).wait(Wait::Forever).queue(queue)
 }
 
 fn extends(owner: u8, key: u8, fence: Named) -> Op {
@@ -282,12 +274,7 @@ fn an_offer_rises_when_it_is_collected() {
     // What could go wrong: a client that is gone has raised the fence of a grant that another request collects.
     let mut world = settled();
     world.holds(b'h', Write, b"k");
-    let polls = match waits(b'a', Write, b'k', Some(50)) {
-        Op::Acquire { db, keys, owner, mode, lease, note, retry, session, queue, share, .. } => {
-            Op::Acquire { db, keys, owner, mode, lease, note, wait: Wait::Never, retry, session, queue, share }
-        }
-        other => other,
-    };
+    let polls = takes(b'a', Write, b'k').queue(Some(50));
     assert_eq!(world.is_told_at_least(Least::Furthest(0), polls.clone()), Answer::Placed);
     world.release(b'h', b"k");
     assert_eq!(world.fence(b'k', b'a'), 1_020_001);
@@ -332,10 +319,8 @@ fn ask(side: &mut Side, key: u8, owner: u8, operation: Operation, now: Now) -> (
     (step.outcome, step.effects.changes.into_vec())
 }
 
-fn acquire(mode: Mode, min_fence: Option<Fence>) -> Operation {
-    let (wait, lease) = (Wait::Never, Millis(LONG));
-    let (note, retry, session, queue, share) = (None, None, None, None, None);
-    Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence })
+fn acquisition(mode: Mode, min_fence: Option<Fence>) -> Operation {
+    Operation::Acquire(Acquire { min_fence, ..plain(mode, Wait::Never) })
 }
 
 fn extend(min_fence: Option<Fence>) -> Operation {
@@ -346,15 +331,15 @@ fn extend(min_fence: Option<Fence>) -> Operation {
 fn a_hold_whose_fence_cannot_rise_any_more_is_not_extended_either() {
     let mut side = Side::new(limits(RULES));
     let now = Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) };
-    let (granted, _) = ask(&mut side, b'k', b'a', acquire(Read, None), now);
+    let (granted, _) = ask(&mut side, b'k', b'a', acquisition(Read, None), now);
     assert!(matches!(granted, Ok(Outcome::Granted(_))));
-    ask(&mut side, b'k', b'b', acquire(Read, None), now).0.unwrap();
+    ask(&mut side, b'k', b'b', acquisition(Read, None), now).0.unwrap();
     side.manager.observe_fence(Fence::MAX);
     let owner = Owner::new(b"b");
     let highest = side.locks[&(0, b'k')].holds.get(owner.as_bytes()).unwrap().fence();
     // It is given already, so that the next one is needed.
     let later = Now { mono: now.mono + Millis(1), ..now };
-    for operation in [extend(Some(highest)), acquire(Read, Some(highest))] {
+    for operation in [extend(Some(highest)), acquisition(Read, Some(highest))] {
         let (told, changes) = ask(&mut side, b'k', b'a', operation, later);
         assert_eq!((told, changes), (Err(Refusal::FencesUsedUp), vec![]));
     }
@@ -367,9 +352,9 @@ fn a_hold_whose_fence_cannot_rise_any_more_is_not_extended_either() {
 fn a_wall_clock_gone_mad_lets_no_client_use_up_the_fences() {
     let mut side = Side::new(limits(RULES));
     let now = Now { mono: Timestamp(5_000_000), wall: WallTime(u64::MAX) };
-    let (told, _) = ask(&mut side, b'k', b'a', acquire(Write, Some(Fence::MAX)), now);
+    let (told, _) = ask(&mut side, b'k', b'a', acquisition(Write, Some(Fence::MAX)), now);
     assert_eq!(told, Err(Refusal::MinFenceAhead));
-    let (told, _) = ask(&mut side, b'k', b'a', acquire(Write, None), now);
+    let (told, _) = ask(&mut side, b'k', b'a', acquisition(Write, None), now);
     assert!(matches!(told, Ok(Outcome::Granted(_))));
     let (told, _) = ask(&mut side, b'k', b'a', extend(Some(Fence::MAX)), now);
     assert_eq!(told, Err(Refusal::MinFenceAhead));
@@ -595,7 +580,7 @@ impl Nodes {
         match *deed {
             Deed::Take { key, owner, mode, least } => {
                 let least = least.and_then(|least| self.least(least, key));
-                self.asks(key, owner, acquire(mode, least));
+                self.asks(key, owner, acquisition(mode, least));
             }
             Deed::Extend { key, owner, least } => {
                 let least = least.and_then(|least| self.least(least, key));

@@ -7,7 +7,7 @@ use lock_core::model::time::Millis;
 use naive_model::naive::Answer;
 use naive_model::play::is_granted;
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, World};
+use naive_model::world::{Op, RULES, World, release};
 
 #[test]
 fn places_are_served_in_the_order_of_their_first_requests_however_often_they_ask_again() {
@@ -151,8 +151,7 @@ fn a_release_ends_the_place_and_the_offer_of_its_owner() {
     let mut world = world();
     world.holds(b'h', Write, b"k");
     world.polls(b'a', Write, b"k", 50);
-    let release =
-        |amount| Op::Release { db: 0, keys: b"k".to_vec(), owner: b'a', mode: None, amount, fence: Named::None };
+    let release = |amount| release(b'a', b"k", amount);
     world.then(&release(Amount::To(1)));
     assert_eq!(world.at(b'k'), at(b"h", b"a"));
     world.then(&release(Amount::One));

@@ -6,7 +6,7 @@ use lock_core::model::hold::Mode;
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
 use naive_model::queue::Rules;
-use naive_model::world::{Bound, Least, Named, Op, RULES, World};
+use naive_model::world::{Bound, Least, Named, Op, RULES, World, acquire, release};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -89,16 +89,8 @@ fn request() -> impl Strategy<Value = Op> {
     let lease = || prop_oneof![1..5u64, 1..200u64, Just(100_000)];
     prop_oneof![
         10 => (keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'), session())
-            .prop_map(|(keys, owner, mode, lease, note, session)| Op::Acquire {
-                db: 0,
-                keys,
-                owner,
-                mode,
-                lease,
-                note,
-                wait: Wait::Never,
-                retry: None,
-                session, queue: None, share: None,
+            .prop_map(|(keys, owner, mode, lease, note, session)| {
+                acquire(owner, mode, &keys).lease(lease).note(note).session(session)
             }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
@@ -240,8 +232,7 @@ fn op_with_shares() -> impl Strategy<Value = Op> {
     let lease = prop_oneof![1..5u64, 1..200u64, Just(100_000)];
     let shares =
         (key, b'a'..=b'd', lease, share(), session()).prop_map(|(key, owner, lease, (share, retry), session)| {
-            let (keys, mode, note, wait, share) = (vec![key], Mode::Read, None, Wait::Never, Some(share));
-            Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue: None, share }
+            acquire(owner, Mode::Read, &[key]).lease(lease).retry(retry).session(session).share(Some(share))
         });
     prop_oneof![3 => op(), 1 => shares]
 }
@@ -263,10 +254,7 @@ fn op_with_shares_and_waiting() -> impl Strategy<Value = Op> {
             Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
         },
     );
-    let gives_back = (b'a'..=b'e', amount()).prop_map(|(owner, amount)| {
-        let (keys, mode, fence) = (b"j".to_vec(), None, Named::None);
-        Op::Release { db: 0, keys, owner, mode, amount, fence }
-    });
+    let gives_back = (b'a'..=b'e', amount()).prop_map(|(owner, amount)| release(owner, b"j", amount));
     prop_oneof![5 => op_with_waiting(), 4 => shares, 2 => gives_back]
 }
 

@@ -6,13 +6,13 @@ use lock_core::model::hold::Mode::{Read, Write};
 use lock_core::model::hold::Session;
 use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
+use lock_core::model::request::{Acquire, Amount, Begun, Operation, Outcome, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
-use naive_model::play::LONG;
+use naive_model::play::{LONG, plain};
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, Side, limits};
+use naive_model::world::{Op, RULES, Side, acquire, limits, release};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 
@@ -177,21 +177,7 @@ fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
     let mut world = world();
     world.holds(b'x', Write, b"j");
     world.binds(b'a', Write, b"j", (0, 0));
-    let (keys, wait, retry, session) = (b"j".to_vec(), Wait::Forever, Some(1), Some((1, 0)));
-    let mode = Write;
-    world.then(&Op::Acquire {
-        db: 0,
-        keys,
-        owner: b'a',
-        mode,
-        lease: LONG,
-        note: None,
-        wait,
-        retry,
-        session,
-        queue: None,
-        share: None,
-    });
+    world.then(&acquire(b'a', Write, b"j").wait(Wait::Forever).retry(Some(1)).session(Some((1, 0))));
     world.closes(0);
     world.release(b'x', b"j");
     world.then(&Op::Deliver { nth: 0 });
@@ -208,11 +194,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let mut side = Side::new(limits(Rules { holders_max: 99_999, ..RULES }));
         let [holders, waiters] = [7, 8].map(|client| side.manager.sessions().connection(client));
         let session = |connection| Some(Session { connection, grace: Millis(0) });
-        let acquire = |mode, session| {
-            let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
-            let (retry, queue, share, min_fence) = (None, None, None, None);
-            Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence })
-        };
+        let acquire = |mode, session| Operation::Acquire(Acquire { session, ..plain(mode, Wait::Forever) });
         let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
             side.serve(0, keys, &request, NOW).outcome
@@ -222,7 +204,10 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
             assert!(matches!(ask(owner, keys, acquire(Read, session(holders))), Ok(Outcome::Granted(_))));
         }
         for key in keys {
-            assert!(matches!(ask(u16::MAX, &[*key], acquire(Write, session(waiters))), Ok(Outcome::Queued(_))));
+            assert!(matches!(
+                ask(u16::MAX, &[*key], acquire(Write, session(waiters))),
+                Ok(Outcome::Begun(Begun::New(_)))
+            ));
         }
         assert!(side.manager.disconnect(7, NOW.mono));
         let (mut ended, mut granted) = (0, 0);
@@ -379,18 +364,8 @@ fn the_first_of_many_are_found() {
     let mut side = Side::new(limits(RULES));
     for n in (0..200u8).rev() {
         let (now, key) = (Now { mono: Timestamp(1_000_000 - u64::from(n) * 1_000), ..NOW }, n % 100);
-        let acquire = Acquire {
-            mode: Write,
-            lease: Millis(LONG),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-            min_fence: None,
-        };
-        let request = Request { owner: Owner::new(&[n]), operation: Operation::Acquire(acquire) };
+        let operation = Operation::Acquire(plain(Write, Wait::Forever));
+        let request = Request { owner: Owner::new(&[n]), operation };
         side.serve(0, &[key], &request, now).outcome.expect("held or waits");
     }
     let now = Timestamp(1_000_000);
@@ -438,7 +413,7 @@ fn a_deadlock_that_the_end_of_a_hold_closes_is_found() {
     // What could go wrong: a holder that requests its key with others has no waiter before it there, until its hold
     // ends.
     let ends = [
-        Op::Release { db: 0, keys: b"k".to_vec(), owner: b'b', mode: None, amount: Amount::All, fence: Named::None },
+        release(b'b', b"k", Amount::All),
         Op::Break { key: b'k', owner: None },
         Op::Delete { key: b'k' },
         Op::Close { client: 0, late: false },

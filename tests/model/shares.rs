@@ -7,7 +7,7 @@ use lock_core::model::time::Millis;
 use naive_model::naive::Answer;
 use naive_model::play::{AT_ONCE, LONG, Manner, WAITING, is_granted};
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, World};
+use naive_model::world::{Named, Op, RULES, World, acquire};
 
 const POLLING: Manner = Manner { wait: Wait::Never, queue: Some(50), retry: None };
 const POLLING_FOR_LONG: Manner = Manner { wait: Wait::Forever, queue: Some(50), retry: None };
@@ -232,9 +232,7 @@ fn giving_back_down_to_a_number_makes_room_for_so_many() {
 #[test]
 fn a_lapse_and_a_broken_hold_make_room() {
     let mut world = world();
-    let (keys, mode, lease, note, wait, retry) = (b"k".to_vec(), Read, 10, None, Wait::Never, None);
-    let (session, queue, share) = (None, None, Some((2, 1)));
-    world.then(&Op::Acquire { db: 0, keys, owner: b'a', mode, lease, note, wait, retry, session, queue, share });
+    world.then(&acquire(b'a', Read, b"k").lease(10).share(Some((2, 1))));
     world.shares(b'b', b'k', (2, 1));
     for owner in *b"cd" {
         world.waits_to_share(owner, b'k', (2, 1));
@@ -312,19 +310,7 @@ fn an_offer_is_not_collected_above_the_limit_of_the_request_that_collects_it() {
     assert_eq!((world.reads(b'a', b'k'), world.at(b'k')), (0, at(b"h", b"a")));
     let mut world = self::world();
     world.holds(b'h', Write, b"k");
-    let polls = Op::Acquire {
-        db: 0,
-        keys: b"k".to_vec(),
-        owner: b'a',
-        mode: Read,
-        lease: LONG,
-        note: None,
-        wait: Wait::Never,
-        retry: None,
-        session: None,
-        queue: Some(50),
-        share: None,
-    };
+    let polls = acquire(b'a', Read, b"k").queue(Some(50));
     world.then(&polls);
     world.release(b'h', b"k");
     world.holds(b'b', Read, b"k");

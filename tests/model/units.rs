@@ -2,14 +2,13 @@
 
 use crate::waiting::world;
 use lock_core::model::hold::Mode::{self, Read, Write};
-use lock_core::model::request::{Amount, Wait};
+use lock_core::model::request::Amount;
 use naive_model::naive::Answer;
 use naive_model::play::LONG;
-use naive_model::world::{Named, Op};
+use naive_model::world::{Named, Op, acquire, release};
 
 fn asks(owner: u8, mode: Mode, keys: &[u8], lease: u64) -> Op {
-    let (keys, wait, note, retry, session, queue) = (keys.to_vec(), Wait::Never, None, None, None, None);
-    Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
+    acquire(owner, mode, keys).lease(lease)
 }
 
 fn extends(owner: u8, lease: u64) -> Op {
@@ -17,7 +16,7 @@ fn extends(owner: u8, lease: u64) -> Op {
 }
 
 fn releases(owner: u8) -> Op {
-    Op::Release { db: 0, keys: b"k".to_vec(), owner, mode: None, amount: Amount::All, fence: Named::None }
+    release(owner, b"k", Amount::All)
 }
 
 fn pass(ms: u64) -> Op {
@@ -90,19 +89,7 @@ fn a_break_of_a_lock_that_was_renamed_in_the_same_unit_opens_no_reservation() {
     world.waits(b'a', Write, b"jk");
     let renamed = Op::Rename { from: b'l', to: b'j' };
     let broken = |key| Op::Break { key, owner: None };
-    let polled = || Op::Acquire {
-        db: 0,
-        keys: b"j".to_vec(),
-        owner: b'b',
-        mode: Read,
-        lease: LONG,
-        note: None,
-        wait: Wait::Never,
-        retry: None,
-        session: None,
-        queue: Some(50),
-        share: None,
-    };
+    let polled = || acquire(b'b', Read, b"j").queue(Some(50));
     assert_eq!(world.runs(&[renamed, broken(b'l'), broken(b'j'), polled(), polled()]), Answer::Unavailable);
 }
 

@@ -4,13 +4,13 @@ use lock_core::model::hold::Mode::{self, Read, Write};
 use lock_core::model::key::KeyIndex;
 use lock_core::model::limits::StepLimits;
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
+use lock_core::model::request::{self, Amount, Begun, Operation, Outcome, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
-use naive_model::play::LONG;
+use naive_model::play::{LONG, plain};
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, Side, World, limits};
+use naive_model::world::{Named, Op, RULES, Side, World, acquire, limits};
 
 pub(crate) fn world() -> World {
     World::new(RULES)
@@ -59,23 +59,7 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
     world.holds(b'a', Read, b"k");
     world.waits(b'm', Write, b"jk");
     world.waits(b'b', Read, b"j");
-    for op in [
-        Op::Acquire {
-            db: 1,
-            keys: b"j".to_vec(),
-            owner: b'a',
-            mode: Read,
-            lease: LONG,
-            note: None,
-            wait: Wait::Never,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-        },
-        Op::Late { us: 20_000 },
-        Op::Swap,
-    ] {
+    for op in [acquire(b'a', Read, b"j").db(1), Op::Late { us: 20_000 }, Op::Swap] {
         world.then(&op);
     }
     assert_eq!(world.at(b'j'), at(b"a", b"mb"));
@@ -88,20 +72,7 @@ fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
     let mut world = world();
     world.holds(b'a', Read, b"j");
     world.holds(b'd', Read, b"l");
-    let (mode, wait, note, retry, session) = (Read, Wait::Never, None, None, None);
-    world.then(&Op::Acquire {
-        db: 1,
-        keys: b"k".to_vec(),
-        owner: b'a',
-        mode,
-        lease: LONG,
-        note,
-        wait,
-        retry,
-        session,
-        queue: None,
-        share: None,
-    });
+    world.then(&acquire(b'a', Read, b"k").db(1));
     world.then(&Op::Swap);
     world.waits(b'c', Write, b"ljk");
     world.waits(b'c', Read, b"ljk");
@@ -308,20 +279,7 @@ fn a_lock_of_another_database_closes_no_cycle() {
     world.holds(b'a', Write, b"j");
     world.holds(b'b', Write, b"k");
     for (owner, key) in [(b'c', b'j'), (b'b', b'j')] {
-        let (mode, wait) = (Write, Wait::Forever);
-        world.then(&Op::Acquire {
-            db: 1,
-            keys: vec![key],
-            owner,
-            mode,
-            lease: LONG,
-            note: None,
-            wait,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-        });
+        world.then(&acquire(owner, Write, &[key]).db(1).wait(Wait::Forever));
     }
     world.waits(b'a', Write, b"k");
 }
@@ -367,20 +325,7 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
     for (mode, kept) in [(Write, false), (Write, true), (Read, false), (Read, true)] {
         let mut side = Side::new(limits(RULES));
         let mut now = Now { mono: Timestamp(9), wall: WallTime(9) };
-        let acquire = |mode| {
-            let (lease, wait) = (Millis(LONG), Wait::Forever);
-            Operation::Acquire(Acquire {
-                mode,
-                lease,
-                note: None,
-                wait,
-                retry: None,
-                session: None,
-                queue: None,
-                share: None,
-                min_fence: None,
-            })
-        };
+        let acquire = |mode| Operation::Acquire(plain(mode, Wait::Forever));
         let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
             let request = Request { owner: Owner::new(owner), operation: acquire(mode) };
             side.serve(0, keys, &request, now).outcome
@@ -388,15 +333,15 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
         assert!(matches!(ask(&mut side, b"x", b"h", Write, now), Ok(Outcome::Granted(_))));
         // A waiter waits for the requester: it might close a cycle.
         assert!(matches!(ask(&mut side, b"y", b"z", Write, now), Ok(Outcome::Granted(_))));
-        assert!(matches!(ask(&mut side, b"w", b"z", Write, now), Ok(Outcome::Queued(_))));
+        assert!(matches!(ask(&mut side, b"w", b"z", Write, now), Ok(Outcome::Begun(Begun::New(_)))));
         for n in 0..200u8 {
-            assert!(matches!(ask(&mut side, &[b'm', n], KEYS, mode, now), Ok(Outcome::Queued(_))));
+            assert!(matches!(ask(&mut side, &[b'm', n], KEYS, mode, now), Ok(Outcome::Begun(Begun::New(_)))));
         }
         if kept {
             now.mono.0 += RULES.reserve_us;
         }
         let before = side.peeks;
-        assert!(matches!(ask(&mut side, b"y", b"h", Write, now), Ok(Outcome::Queued(_))));
+        assert!(matches!(ask(&mut side, b"y", b"h", Write, now), Ok(Outcome::Begun(Begun::New(_)))));
         let peeks = side.peeks - before;
         // In the search, and to see whether any waiter waits for the requester.
         assert!(peeks <= 2 * (KEYS.len() + 1), "{peeks}");
@@ -435,8 +380,7 @@ fn a_lost_grant_is_taken_back_from_a_hold_that_got_its_old_fence_back_and_then_a
 
 /// A request that waits for `ljk` in a database.
 fn wants_all(db: u32, owner: u8, mode: Mode, retry: Option<u32>) -> Op {
-    let (keys, wait, lease, note, session, queue) = (b"ljk".to_vec(), Wait::Forever, LONG, None, None, None);
-    Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
+    acquire(owner, mode, b"ljk").db(db).wait(Wait::Forever).retry(retry)
 }
 
 #[test]
@@ -555,28 +499,16 @@ fn a_long_run_of_readers_is_granted_in_slices_and_no_request_passes_the_rest() {
         let request = Request { owner: Owner::new(owner), operation: ask };
         side.serve(0, b"k", &request, now)
     };
-    let acquire = |mode| {
-        Operation::Acquire(Acquire {
-            mode,
-            lease: Millis(LONG),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-            min_fence: None,
-        })
-    };
+    let acquire = |mode| Operation::Acquire(plain(mode, Wait::Forever));
     let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     assert!(matches!(ask(b"w", acquire(Write)).outcome, Ok(Outcome::Granted(_))));
     for n in 0..200u8 {
-        assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
+        assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Begun(Begun::New(_)))));
     }
     assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), StepLimits::DEFAULT.answers);
     // A newcomer stands behind the rest, though nothing else would delay it; its step grants one request.
     let step = ask(b"n", acquire(Read));
-    assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
+    assert!(matches!(step.outcome, Ok(Outcome::Begun(Begun::New(_)))), "{:?}", step.outcome);
     assert_eq!(step.effects.wait_ends.len(), 1);
     let mut slices = Vec::new();
     while let Some(Job::ServeQueue(..)) = side.manager.next_job() {
@@ -717,22 +649,10 @@ fn a_waiter_for_a_key_that_is_no_lock_any_more_blocks_no_waiter_elsewhere() {
         let request = Request { owner: Owner::new(&[owner]), operation: ask };
         side.serve(0, keys, &request, now)
     };
-    let acquire = || {
-        Operation::Acquire(Acquire {
-            mode: Write,
-            lease: Millis(LONG),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-            min_fence: None,
-        })
-    };
+    let acquire = || Operation::Acquire(plain(Write, Wait::Forever));
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));
-    let Ok(Outcome::Queued(many)) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
-    let Ok(Outcome::Queued(next)) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };
+    let Ok(Outcome::Begun(Begun::New(many))) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
+    let Ok(Outcome::Begun(Begun::New(next))) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };
     side.set_over(0, b'k');
     let leave = Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     let answers = ask(&mut side, b'x', b"j", leave).effects.wait_ends;
@@ -774,21 +694,7 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
     world.waits(b'b', Read, b"jk");
     world.waits(b'c', Read, b"j");
     world.waits(b'c', Write, b"kl");
-    let (mode, wait, retry, session) = (Read, Wait::Never, None, None);
-    let keys = b"l".to_vec();
-    world.then(&Op::Acquire {
-        db: 1,
-        keys,
-        owner: b'e',
-        mode,
-        lease: LONG,
-        note: None,
-        wait,
-        retry,
-        session,
-        queue: None,
-        share: None,
-    });
+    world.then(&acquire(b'e', Read, b"l").db(1));
     world.waits(b'e', Write, b"j");
     world.then(&Op::Swap);
 }
@@ -988,10 +894,8 @@ fn a_grant_is_carried_once_though_another_holder_has_the_hash_of_its_owner() {
     let mut world = World::new(Rules { holders_max: 2, detects: false, ..RULES });
     world.some_cannot_wait = true;
     world.some_places_are_overdue = true;
-    let ask = |keys: &[u8], owner, mode, lease, wait, queue| {
-        let (keys, note, retry, session, share) = (keys.to_vec(), None, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share }
-    };
+    let ask =
+        |keys: &[u8], owner, mode, lease, wait, queue| acquire(owner, mode, keys).lease(lease).wait(wait).queue(queue);
     let held = vec![ask(b"j", b'a', Write, 1, Wait::Never, None), ask(b"j", b'a', Read, 1, Wait::Never, None)];
     let read = [ask(b"j", b'a', Read, 1, Wait::Never, None), ask(b"k", b'c', Read, 1, Wait::Never, None)];
     // `c` has the hash of `e` here. The flush grants to `e`, and its client leaves before it has the reply.

@@ -9,11 +9,14 @@ use lock_core::model::keyspace::{KeyEntry, Keyspace};
 use lock_core::model::limits::StepLimits;
 use lock_core::model::lock::Lock;
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId};
+use lock_core::model::request::{
+    self, Acquire, Amount, Begun, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
+};
 use lock_core::model::session::UnlinkedLock;
 use lock_core::model::step;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
+use naive_model::play::plain;
 use naive_model::queue::Rules;
 use naive_model::world::{RULES, limits};
 use std::any::Any;
@@ -150,7 +153,7 @@ impl Crowd {
 
     pub(crate) fn waits(&mut self, owner: &str, mode: Mode, names: &[KeyName]) -> WaiterId {
         match self.ask(owner, mode, names, Wait::Forever).outcome {
-            Ok(Outcome::Queued(waiter)) => waiter,
+            Ok(Outcome::Begun(Begun::New(waiter))) => waiter,
             other => panic!("{other:?}"),
         }
     }
@@ -205,8 +208,7 @@ impl Crowd {
 }
 
 fn acquire(mode: Mode, wait: Wait) -> Acquire {
-    let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
-    Acquire { mode, lease: Millis(30_000), note, wait, retry, session, queue, share, min_fence }
+    Acquire { lease: Millis(30_000), ..plain(mode, wait) }
 }
 
 pub(crate) fn name(text: &str) -> KeyName {
@@ -239,7 +241,7 @@ fn a_release_of_64_keys_before_256_waiters_of_64_keys_is_served_in_small_pieces(
     assert!((1..=StepLimits::DEFAULT.keys_granted).contains(&granted), "{granted} keys granted in the asker's step");
     assert!(step.opened <= 512, "{} keys opened in the asker's step", step.opened);
     // No request passes the waiters that are still to be granted.
-    assert!(matches!(crowd.ask("late", Read, &hot[63..], Wait::Forever).outcome, Ok(Outcome::Queued(_))));
+    assert!(matches!(crowd.ask("late", Read, &hot[63..], Wait::Forever).outcome, Ok(Outcome::Begun(Begun::New(_)))));
     assert!(matches!(crowd.ask("late writer", Write, &hot[62..63], Wait::Never).outcome, Ok(Outcome::Unavailable)));
     let mut pieces = 0;
     while let Some(piece) = crowd.piece() {
@@ -325,7 +327,7 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
         let session = bound(&crowd, 1_000 + n as u64);
         let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
         let outcome = crowd.serve(&owner, &[mine[n].clone(), hot[n].clone()], Operation::Acquire(ask)).outcome;
-        let Ok(Outcome::Queued(waiter)) = outcome else { panic!("{outcome:?}") };
+        let Ok(Outcome::Begun(Begun::New(waiter))) = outcome else { panic!("{outcome:?}") };
         waiters.push(waiter);
     }
     crowd.release("w", &hot);
@@ -512,7 +514,7 @@ fn long_names_are_hashed_once_in_a_step_whatever_else_their_owner_waits_for() {
         let keys: Vec<KeyName> = [held].into_iter().chain(long(place * 63)).collect();
         let ask = Acquire { queue: Some(Millis(60_000)), ..acquire(Write, Wait::Never) };
         let outcome = hashed(&mut crowd, &keys, Operation::Acquire(ask.clone()));
-        assert!(matches!(outcome, Ok(Outcome::Placed(_))), "{outcome:?}");
+        assert!(matches!(outcome, Ok(Outcome::Begun(Begun::Place(_)))), "{outcome:?}");
         let outcome = hashed(&mut crowd, &keys, Operation::Acquire(ask));
         assert_eq!(outcome, Ok(Outcome::Unavailable), "it has its place already");
     }

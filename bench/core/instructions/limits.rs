@@ -4,7 +4,7 @@
 use crate::scenes::{Scene, finish, without_detection};
 use lock_core::model::hold::Mode;
 use lock_core::model::key::Db;
-use lock_core::model::request::{Operation, Outcome, Share, Wait};
+use lock_core::model::request::{Begun, Operation, Outcome, Share, Wait};
 use lock_core::model::session::UnlinkedLock;
 use lock_core::model::time::Millis;
 use std::num::NonZeroU32;
@@ -87,7 +87,7 @@ fn wait_within(crowd: &mut Crowd, n: u32, limit: u32, take: u32) {
         asked.share = Some(Share { limit: number(limit), take: number(take) });
     }
     let (outcome, _) = crowd.serve(&names("pool", 1), &request);
-    assert!(matches!(outcome, Ok(Outcome::Queued(_))), "{outcome:?}");
+    assert!(matches!(outcome, Ok(Outcome::Begun(Begun::New(_)))), "{outcome:?}");
     queue_up(crowd, &owner, "busy");
 }
 

@@ -7,7 +7,7 @@ use lock_core::model::hold::Mode;
 use lock_core::model::key::{Db, KeyIndex, PlainName};
 use lock_core::model::keyspace::{KeyEntry, Keyspace};
 use lock_core::model::lock::Lock;
-use lock_core::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
+use lock_core::model::request::{Begun, Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
 use lock_core::model::step;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Crowd {
 
     pub fn wait(&mut self, owner: &str, mode: Mode, keys: &[PlainName]) -> WaiterId {
         match self.serve(keys, &acquire_or(owner, mode, Wait::For(Millis(60_000)))).0 {
-            Ok(Outcome::Queued(waiter)) => waiter,
+            Ok(Outcome::Begun(Begun::New(waiter))) => waiter,
             other => panic!("{other:?}"),
         }
     }

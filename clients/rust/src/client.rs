@@ -1,12 +1,17 @@
 //! A server, or several that act as one, and how to reach them. Makes locks.
 
+use crate::backend::{Attempt, Backend, Patience};
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::hold::Hold;
 use crate::lock::Lock;
+use crate::one::OneServer;
+use crate::owner::Owner;
 use crate::request::{check, holders_of, is_some};
 use crate::servers::Servers;
 use crate::slot::slot_of;
 use crate::transport::Transport;
+use crate::wait::{Acquisition, Granted};
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +97,7 @@ impl Client {
     /// A lock of several names at once: all of them are taken in one step, or none. In a cluster all lie in one slot
     /// (`{acct}:1`, `{acct}:2`).
     pub fn keys<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
-        Lock::new(self.clone(), keys.into_iter().map(|key| key.as_ref().to_vec()).collect())
+        Lock::new(Arc::new(self.clone()), keys.into_iter().map(|key| key.as_ref().to_vec()).collect())
     }
 
     /// Takes a lock, and waits for it as long as it takes: [`Lock::lock`].
@@ -163,9 +168,28 @@ impl Client {
     pub fn wait_released(&self, timeout: Duration) -> bool {
         self.transport.wait_released(timeout)
     }
+}
 
-    pub(crate) fn parts(&self) -> (&Arc<Transport>, Duration) {
-        (&self.transport, self.timeout)
+impl Backend for Client {
+    fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error> {
+        let Attempt { terms, patience, cancel, tell } = attempt;
+        let (transport, limit) = (&self.transport, self.timeout);
+        let acquisition = Acquisition { transport, terms, owner: &owner };
+        let claim = owner.claim(&terms.keys, patience.deadline().map_or(limit, |end| limit.min(end.left())))?;
+        let tell_and_go_on = |error: &Error, is_new| {
+            if is_new {
+                tell(error);
+            }
+            true
+        };
+        let granted = match patience {
+            Patience::None => acquisition.try_once(claim, limit),
+            _ => acquisition.wait(claim, patience.deadline(), cancel, &tell_and_go_on),
+        };
+        let Some(Granted { fences, sent, claim }) = granted? else { return Ok(None) };
+        let hold = Arc::new(Hold::new(terms.clone(), owner, fences, sent));
+        let keeper = OneServer::keep(&hold, sent, transport, limit)?;
+        Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
     }
 }
 

@@ -1,22 +1,18 @@
 //! A lock as a program names it: which keys, and on what terms. Holds nothing.
 
+use crate::backend::{Attempt, Backend, Patience};
 use crate::cancel::Cancel;
-use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::hold::Hold;
-use crate::one::OneServer;
 use crate::owner::Owner;
-use crate::quorum::Quorum;
-use crate::quorum::candidate::Patience;
 use crate::request::Terms;
 use crate::trouble::Trouble;
-use crate::wait::{Asker, Granted};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock with its options, which is yet to be taken. [`Client::key`] and [`Client::keys`] make one.
+/// A lock with its options, which is yet to be taken. [`Client::key`](crate::Client::key) and
+/// [`Client::keys`](crate::Client::keys) make one.
 ///
 /// It can be taken as often as one likes; each time it is another owner. It can be cloned and sent to other threads.
 ///
@@ -35,35 +31,16 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 #[must_use = "it is taken by lock, try_lock or try_lock_for"]
 pub struct Lock {
-    place: Place,
+    backend: Arc<dyn Backend>,
     terms: Terms,
     owner: Option<Owner>,
     cancel: Option<Cancel>,
     trouble: Option<Trouble>,
 }
 
-/// Where it is kept.
-#[derive(Debug, Clone)]
-pub(crate) enum Place {
-    One(Client),
-    Quorum(Quorum),
-}
-
-impl From<Client> for Place {
-    fn from(client: Client) -> Place {
-        Place::One(client)
-    }
-}
-
-impl From<Quorum> for Place {
-    fn from(quorum: Quorum) -> Place {
-        Place::Quorum(quorum)
-    }
-}
-
 impl Lock {
-    pub(crate) fn new(place: impl Into<Place>, keys: Vec<Vec<u8>>) -> Lock {
-        Lock { place: place.into(), terms: Terms::new(keys), owner: None, cancel: None, trouble: None }
+    pub(crate) fn new(backend: Arc<dyn Backend>, keys: Vec<Vec<u8>>) -> Lock {
+        Lock { backend, terms: Terms::new(keys), owner: None, cancel: None, trouble: None }
     }
 
     /// How long the lock outlives its holder: 30 s without this. At least 1 s, at most what the server allows
@@ -106,7 +83,7 @@ impl Lock {
     }
 
     /// Takes the lock inside another one, under the same owner. So the server sees when holders wait for each other in
-    /// a circle, and answers [`Error::Deadlock`]. To take [several keys at once](Client::keys) is better.
+    /// a cycle, and answers [`Error::Deadlock`]. To take [several keys at once](crate::Client::keys) is better.
     pub fn within(self, outer: &Guard) -> Lock {
         self.owner(outer.owner())
     }
@@ -134,7 +111,7 @@ impl Lock {
         self
     }
 
-    /// Takes the lock. Waits for it as long as it takes, in a line that is first come, first served. While the server
+    /// Takes the lock. Waits for it as long as it takes, in a queue that is first come, first served. While the server
     /// cannot be reached it tries again and again.
     ///
     /// # Errors
@@ -170,12 +147,8 @@ impl Lock {
 
     fn acquire(&self, patience: Patience) -> Result<Option<Guard>, Error> {
         let owner = self.check()?;
-        let taken = match &self.place {
-            Place::Quorum(quorum) => {
-                quorum.take(&self.terms, &owner, patience, self.cancel.as_ref(), &|error| self.tell(error))
-            }
-            Place::One(client) => self.taken(client, owner, patience),
-        };
+        let (terms, cancel, tell) = (&self.terms, self.cancel.as_ref(), &|error: &Error| self.tell(error));
+        let taken = self.backend.take(owner, Attempt { terms, patience, cancel, tell });
         if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
             guard.tell(trouble);
         }
@@ -187,26 +160,6 @@ impl Lock {
                 self.tell(error);
             }
         })
-    }
-
-    fn taken(&self, client: &Client, owner: Owner, patience: Patience) -> Result<Option<Guard>, Error> {
-        let (transport, limit) = client.parts();
-        let asker = Asker { transport, terms: &self.terms, owner: &owner };
-        let claim = owner.claim(&self.terms.keys, patience.deadline().map_or(limit, |end| limit.min(end.left())))?;
-        let tell_and_go_on = |error: &Error, is_new| {
-            if is_new {
-                self.tell(error);
-            }
-            true
-        };
-        let granted = match patience {
-            Patience::None => asker.try_once(claim, limit),
-            _ => asker.wait(claim, patience.deadline(), self.cancel.as_ref(), &tell_and_go_on),
-        };
-        let Some(Granted { fences, sent, claim }) = granted? else { return Ok(None) };
-        let hold = Arc::new(Hold::new(self.terms.clone(), owner, fences, sent));
-        let keeper = OneServer::keep(&hold, sent, transport, limit)?;
-        Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
     }
 
     fn tell(&self, error: &Error) {

@@ -50,7 +50,7 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct State {
-    idle: Vec<Courier>,
+    idle: Vec<Worker>,
     /// How many may wait in the server just now.
     waits: usize,
     /// The number of the next one.
@@ -60,7 +60,7 @@ struct State {
 }
 
 /// A thread with a connection.
-struct Courier {
+struct Worker {
     number: u64,
     /// The server that it was last sent to.
     lane: String,
@@ -83,14 +83,14 @@ impl Pool {
     /// The reply, once it is there or its time is up.
     pub(crate) fn ask(self: &Arc<Self>, request: Request) -> Result<Value, Failure> {
         let failed = |error: io::Error| Failure { error: Error::Connection(RedisError::from(error)), sent: false };
-        let courier = self.take(request.slot).map_err(failed)?;
-        let reply = request.send(&mut lock(&courier.channel));
-        self.put_back(courier, &reply);
+        let worker = self.take(request.slot).map_err(failed)?;
+        let reply = request.send(&mut lock(&worker.channel));
+        self.put_back(worker, &reply);
         reply
     }
 
     /// A connection for one that waits. None while as many wait as may.
-    pub(crate) fn wait(self: &Arc<Self>, slot: u16) -> io::Result<Option<Line>> {
+    pub(crate) fn wait(self: &Arc<Self>, slot: u16) -> io::Result<Option<Checkout>> {
         {
             let mut state = self.state();
             if state.waits == BLOCKING_MAX {
@@ -99,15 +99,15 @@ impl Pool {
             state.waits += 1;
         }
         let permit = Permit(self.clone());
-        let courier = self.take(slot)?;
-        Ok(Some(Line { courier: Some(courier), is_asked: false, permit }))
+        let worker = self.take(slot)?;
+        Ok(Some(Checkout { worker: Some(worker), is_asked: false, permit }))
     }
 
     /// An idle one, or a new one.
-    fn take(self: &Arc<Self>, slot: u16) -> io::Result<Courier> {
+    fn take(self: &Arc<Self>, slot: u16) -> io::Result<Worker> {
         let lane = self.servers.lane(slot);
         let mut state = self.state();
-        let at = state.idle.iter().rposition(|courier| courier.lane == lane);
+        let at = state.idle.iter().rposition(|worker| worker.lane == lane);
         if let Some(at) = at {
             return Ok(state.idle.remove(at));
         }
@@ -119,27 +119,27 @@ impl Pool {
         let channel = own.clone();
         let thread = std::thread::Builder::new().name("redis-lock-asker".to_owned());
         thread.spawn(move || serve(&pool, &own, number, &received))?;
-        Ok(Courier { number, lane, channel, tasks, idle_since: Moment::now() })
+        Ok(Worker { number, lane, channel, tasks, idle_since: Moment::now() })
     }
 
     /// What failed on one connection is not tried on the idle ones to that server: they may have died together.
-    fn put_back(&self, courier: Courier, reply: &Result<Value, Failure>) {
+    fn put_back(&self, worker: Worker, reply: &Result<Value, Failure>) {
         let has_failed = matches!(reply, Err(Failure { error: Error::Connection(_), .. }));
         let mut state = self.state();
         if has_failed {
-            state.idle.retain(|idle| idle.lane != courier.lane);
+            state.idle.retain(|idle| idle.lane != worker.lane);
             return;
         }
         if state.idle.len() == IDLE_MAX {
             state.idle.remove(0);
         }
-        state.idle.push(Courier { idle_since: Moment::now(), ..courier });
+        state.idle.push(Worker { idle_since: Moment::now(), ..worker });
     }
 
     /// Takes one out for good that is idle for long; false if it is not.
     fn retire(&self, number: u64) -> bool {
         let mut state = self.state();
-        let is_it = |courier: &Courier| courier.number == number && courier.idle_since.elapsed() >= IDLE;
+        let is_it = |worker: &Worker| worker.number == number && worker.idle_since.elapsed() >= IDLE;
         let at = state.idle.iter().position(is_it);
         at.map(|at| state.idle.remove(at)).is_some()
     }
@@ -153,7 +153,7 @@ impl Pool {
     }
 }
 
-/// Does what a courier is told, until it is not needed any more.
+/// Does the tasks of a worker, until it is not needed any more.
 fn serve(pool: &Weak<Pool>, channel: &Arc<Mutex<Channel>>, number: u64, tasks: &Receiver<Task>) {
     loop {
         match tasks.recv_timeout(LOOK) {
@@ -202,36 +202,36 @@ impl Drop for Permit {
     }
 }
 
-/// A connection of one that waits. It serves the next one when this is dropped, unless a request is on its way.
-pub(crate) struct Line {
-    courier: Option<Courier>,
+/// The connection of one wait. It serves the next one when this is dropped, unless a request is on its way.
+pub(crate) struct Checkout {
+    worker: Option<Worker>,
     /// Whether a request is on its way.
     is_asked: bool,
     permit: Permit,
 }
 
-impl Line {
+impl Checkout {
     /// Sends a request. The reply is an event.
     pub(crate) fn ask(&mut self, request: Request, events: &Sender<Event>) {
-        if let Some(courier) = &self.courier {
+        if let Some(worker) = &self.worker {
             // It lives as long as its tasks can be sent.
-            drop(courier.tasks.send(Task::Ask(request, events.clone())));
+            drop(worker.tasks.send(Task::Ask(request, events.clone())));
             self.is_asked = true;
         }
     }
 
     /// Sends a request on this thread. The reply cannot be turned away from.
     pub(crate) fn ask_here(&self, request: Request) -> Option<Result<Value, Failure>> {
-        self.courier.as_ref().map(|courier| request.send(&mut lock(&courier.channel)))
+        self.worker.as_ref().map(|worker| request.send(&mut lock(&worker.channel)))
     }
 
     /// The reply has come.
     pub(crate) fn replied(&mut self, reply: &Result<Value, Failure>) {
         self.is_asked = false;
         if matches!(reply, Err(Failure { error: Error::Connection(_), .. }))
-            && let Some(courier) = &self.courier
+            && let Some(worker) = &self.worker
         {
-            let lane = &courier.lane;
+            let lane = &worker.lane;
             self.permit.0.state().idle.retain(|idle| idle.lane != *lane);
         }
     }
@@ -239,8 +239,8 @@ impl Line {
     /// Leaves it alone with the request that is on its way. Once that is answered, or its time is up, it closes the
     /// connection and does this.
     pub(crate) fn end_with(mut self, last: impl FnOnce() + Send + 'static) {
-        if let Some(courier) = self.courier.take() {
-            drop(courier.tasks.send(Task::AfterClosing(Box::new(move || {
+        if let Some(worker) = self.worker.take() {
+            drop(worker.tasks.send(Task::AfterClosing(Box::new(move || {
                 drop(self);
                 last();
             }))));
@@ -248,10 +248,10 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Checkout {
     fn drop(&mut self) {
-        if let Some(courier) = self.courier.take().filter(|_| !self.is_asked) {
-            self.permit.0.put_back(courier, &Ok(Value::Nil));
+        if let Some(worker) = self.worker.take().filter(|_| !self.is_asked) {
+            self.permit.0.put_back(worker, &Ok(Value::Nil));
         }
     }
 }

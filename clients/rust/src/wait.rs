@@ -9,7 +9,7 @@ use crate::errand::Errand;
 use crate::error::Error;
 use crate::lanes::OPEN_LIMIT;
 use crate::owner::{Claim, Owner};
-use crate::pool::{Event, Line, Repeat, Request};
+use crate::pool::{Checkout, Event, Repeat, Request};
 use crate::request::{Queue, Terms, fences_of};
 use crate::transport::Transport;
 use crate::trouble::Told;
@@ -27,14 +27,14 @@ pub(crate) struct Granted {
     pub(crate) claim: Claim,
 }
 
-/// One that asks: where, for what, under which name.
-pub(crate) struct Asker<'a> {
+/// An acquisition at one server: where, of what, by which owner.
+pub(crate) struct Acquisition<'a> {
     pub(crate) transport: &'a Arc<Transport>,
     pub(crate) terms: &'a Terms,
     pub(crate) owner: &'a Owner,
 }
 
-impl Asker<'_> {
+impl Acquisition<'_> {
     /// Asks once, within this time. Nobody waits for it.
     pub(crate) fn try_once(&self, claim: Claim, limit: Duration) -> Result<Option<Granted>, Error> {
         let slot = self.terms.slot();
@@ -85,7 +85,7 @@ impl Asker<'_> {
         let notified = cancel.map(|cancel| cancel.notify(events.clone(), || Event::Cancelled));
         let is_given_up = Arc::default();
         let wait = Wait {
-            asker: self,
+            acquisition: self,
             deadline,
             tell,
             told: Told::default(),
@@ -93,7 +93,7 @@ impl Asker<'_> {
             received,
             notified,
             is_given_up,
-            line: None,
+            connection: None,
             has_asked: false,
             is_asked: false,
             sent: Moment::now(),
@@ -145,7 +145,7 @@ impl Asker<'_> {
 
 /// One wait. Its owner may have a place in the queue from the first request on.
 struct Wait<'a> {
-    asker: &'a Asker<'a>,
+    acquisition: &'a Acquisition<'a>,
     deadline: Option<Moment>,
     tell: &'a dyn Fn(&Error, bool) -> bool,
     told: Told,
@@ -154,7 +154,7 @@ struct Wait<'a> {
     notified: Option<Notified<'a>>,
     is_given_up: Arc<AtomicBool>,
     /// The connection on which it waits. None while there is none to be had.
-    line: Option<Line>,
+    connection: Option<Checkout>,
     /// Whether it has asked at all, and whether a request is on its way.
     has_asked: bool,
     is_asked: bool,
@@ -182,7 +182,7 @@ impl Wait<'_> {
         let has_left = self.leave(claim);
         match outcome {
             Ok(_) if !is_answered && !has_left => {
-                Err(self.asker.transport.lanes.silence(self.asker.terms.slot(), self.sent.elapsed()).error)
+                Err(self.acquisition.transport.lanes.silence(self.acquisition.terms.slot(), self.sent.elapsed()).error)
             }
             Ok(_) => Ok(None),
             Err(error) => Err(error),
@@ -224,7 +224,7 @@ impl Wait<'_> {
 
     /// One request: one that waits in the queue, or, while too many do, one that takes a place there.
     fn ask(&mut self) -> Result<Answer, Error> {
-        let Asker { transport, terms, owner } = self.asker;
+        let Acquisition { transport, terms, owner } = self.acquisition;
         let slot = terms.slot();
         let time = self.left().map(|left| left.saturating_add(OVERTIME));
         let events = self.events.clone();
@@ -234,24 +234,24 @@ impl Wait<'_> {
                 _ => return Err(transport.lanes.silence(slot, time.unwrap_or(OPEN_LIMIT)).error),
             }
         }
-        if self.line.is_none() {
-            self.line = transport.pool.wait(slot).map_err(RedisError::from)?;
+        if self.connection.is_none() {
+            self.connection = transport.pool.wait(slot).map_err(RedisError::from)?;
         }
         let slice = self.left().unwrap_or(BLOCK).min(BLOCK);
-        let parting = Some(self.asker.parting(&self.is_given_up));
+        let parting = Some(self.acquisition.parting(&self.is_given_up));
         let sent = Moment::now();
         (self.has_asked, self.sent) = (true, sent);
-        let pause = if let Some(line) = &mut self.line {
+        let pause = if let Some(connection) = &mut self.connection {
             let command = terms.acquire(owner, Queue::Wait(QUEUE, slice), None);
             let (limit, repeat) = (slice + ANSWER, Repeat::AfterIdle);
             let request = Request { slot, command, limit, repeat, parting };
             if self.deadline.is_none() && self.notified.is_none() {
                 // Nothing can end it but the reply: that spares another thread.
-                if let Some(reply) = line.ask_here(request) {
+                if let Some(reply) = connection.ask_here(request) {
                     drop(self.events.send(Event::Reply(reply)));
                 }
             } else {
-                line.ask(request, &self.events);
+                connection.ask(request, &self.events);
             }
             slice
         } else {
@@ -268,7 +268,7 @@ impl Wait<'_> {
         self.replied(&reply);
         let reply = reply?.extract_error().map_err(Error::from)?;
         let granted = match fences_of(reply)? {
-            Some(fences) => self.asker.confirmed(fences, sent)?,
+            Some(fences) => self.acquisition.confirmed(fences, sent)?,
             // Who answers at once does not let it wait: it must not be asked in a tight loop.
             None => return Ok(Answer::NotYet(pause.saturating_sub(sent.elapsed()))),
         };
@@ -278,8 +278,8 @@ impl Wait<'_> {
 
     fn replied(&mut self, reply: &Result<Value, Failure>) {
         self.is_asked = false;
-        if let Some(line) = &mut self.line {
-            line.replied(reply);
+        if let Some(connection) = &mut self.connection {
+            connection.replied(reply);
         }
     }
 
@@ -313,11 +313,11 @@ impl Wait<'_> {
         if !self.has_asked {
             return true;
         }
-        let (asker, deadline) = (self.asker, Moment::now() + LEAVE);
+        let (acquisition, deadline) = (self.acquisition, Moment::now() + LEAVE);
         let (sender, left) = channel();
         let leave = |claim: &Claim| {
             let sender = sender.clone();
-            asker.leave(claim.clone(), move || {
+            acquisition.leave(claim.clone(), move || {
                 // Nobody listens any more if it took long.
                 let _: Result<(), _> = sender.send(());
             });
@@ -337,13 +337,14 @@ impl Wait<'_> {
                 }
                 // The server hangs, or has not read the request yet: then the first request to leave came too early.
                 None => {
-                    let (transport, terms, owner) = (asker.transport.clone(), asker.terms.clone(), asker.owner.clone());
+                    let (transport, terms, owner) =
+                        (acquisition.transport.clone(), acquisition.terms.clone(), acquisition.owner.clone());
                     let debt = transport.owe();
                     let leave_again = move || {
-                        Asker { transport: &transport, terms: &terms, owner: &owner }.leave(claim, || drop(debt));
+                        Acquisition { transport: &transport, terms: &terms, owner: &owner }.leave(claim, || drop(debt));
                     };
-                    match self.line.take() {
-                        Some(line) => line.end_with(leave_again),
+                    match self.connection.take() {
+                        Some(connection) => connection.end_with(leave_again),
                         None => leave_again(),
                     }
                     return false;

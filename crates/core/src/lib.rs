@@ -7,12 +7,13 @@
 //!
 //! - [`model::lock`] and [`model::request`]: the lock with its invariants, and what can be asked;
 //! - [`manager::serve`]: the decisions of a request ([`manager::acquire`], [`manager::release`], [`manager::extend`]),
-//!   and [`manager::enqueue`] for a request that must wait;
+//!   [`manager::enqueue`] for a request that must wait, and [`manager::begun`] for what then becomes of it;
 //! - [`wait::table`], [`mod@wait::queue`] and [`wait::order`]: all waiters, their queues, and which goes before which;
 //! - [`manager::wake`] and [`manager::jobs`]: how waits end, in a step and in the background;
 //! - [`wait::deadlock`]: waits that would never end;
 //! - [`model::session`]: holds that end with a connection; [`manager::lease_index`]: when leases end;
-//! - [`manager::records`]: what other nodes say; [`manager::operator`]: what operators do.
+//! - [`manager::records`]: what other nodes say; [`manager::break_holds`]: what operators do;
+//! - [`manager::view`]: what there is to see.
 //!
 //! [`collections`], [`model::fence`] and [`codec`] stand alone.
 

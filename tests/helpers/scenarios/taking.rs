@@ -203,7 +203,7 @@ pub(crate) fn a_cycle_of_nested_locks_is_a_deadlock(play: Play) {
     assert!(conn.lock_info("k1").is_none() && conn.lock_info("k2").is_none());
 }
 
-/// So the server sees circles.
+/// So the server sees cycles.
 pub(crate) fn a_lock_within_another_has_its_owner(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, .. } = &mut stage;

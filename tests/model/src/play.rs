@@ -1,12 +1,11 @@
 //! What tests let owners do in a world, in one line each.
 
 use crate::naive::Answer;
-use crate::world::{Bound, Least, Named, Op, World};
+pub use crate::world::LONG;
+use crate::world::{Bound, Least, Named, Op, World, acquire, release};
 use lock_core::model::hold::Mode::{self, Read, Write};
-use lock_core::model::request::{Amount, Wait};
-
-/// A lease that is longer than most tests.
-pub const LONG: u64 = 100_000;
+use lock_core::model::request::{Acquire, Amount, Wait};
+use lock_core::model::time::Millis;
 
 /// How an owner asks: whether it waits, for how long its place is kept, and how many shares it wants to have at least.
 #[derive(Clone, Copy)]
@@ -18,6 +17,12 @@ pub struct Manner {
 
 pub const AT_ONCE: Manner = Manner { wait: Wait::Never, queue: None, retry: None };
 pub const WAITING: Manner = Manner { wait: Wait::Forever, queue: None, retry: None };
+
+/// A request for the core by itself, without any option.
+pub fn plain(mode: Mode, wait: Wait) -> Acquire {
+    let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
+    Acquire { mode, lease: Millis(LONG), note, wait, retry, session, queue, share, min_fence }
+}
 
 /// True if an owner holds now what it asked for.
 pub fn is_granted(answer: &Answer) -> bool {
@@ -37,20 +42,7 @@ impl World {
         keys: &[u8],
         (lease, wait, retry): (u64, Wait, Option<u32>),
     ) -> Answer {
-        self.then(&Op::Acquire {
-            db: 0,
-            keys: keys.to_vec(),
-            owner,
-            mode,
-            lease,
-            note: None,
-            wait,
-            retry,
-            session: None,
-            queue: None,
-            share: None,
-        });
-        self.last.clone().expect("was answered")
+        self.is_told(&acquire(owner, mode, keys).lease(lease).wait(wait).retry(retry))
     }
 
     pub fn holds(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
@@ -63,8 +55,7 @@ impl World {
     }
 
     pub fn release(&mut self, owner: u8, keys: &[u8]) {
-        let (mode, amount, fence) = (None, Amount::All, Named::None);
-        self.then(&Op::Release { db: 0, keys: keys.to_vec(), owner, mode, amount, fence });
+        self.then(&release(owner, keys, Amount::All));
     }
 
     pub fn pass(&mut self, ms: u64) {
@@ -90,10 +81,7 @@ impl World {
     }
 
     pub fn polls_for(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64, wait: Wait) -> Answer {
-        let (keys, lease, note, retry, session) = (keys.to_vec(), LONG, None, None, None);
-        let queue = Some(queue);
-        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None });
-        self.last.clone().expect("was answered")
+        self.is_told(&acquire(owner, mode, keys).wait(wait).queue(Some(queue)))
     }
 
     /// An owner is offered a key, which it has to collect still.
@@ -111,9 +99,7 @@ impl World {
     /// An owner asks for some of so many shares: the limit, and what it takes.
     pub fn asks(&mut self, owner: u8, key: u8, share: (u32, u32), manner: Manner) -> Answer {
         let Manner { wait, queue, retry } = manner;
-        let (keys, mode, lease, note, session, share) = (vec![key], Read, LONG, None, None, Some(share));
-        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share });
-        self.last.clone().expect("was answered")
+        self.is_told(&acquire(owner, Read, &[key]).wait(wait).retry(retry).queue(queue).share(Some(share)))
     }
 
     pub fn shares(&mut self, owner: u8, key: u8, share: (u32, u32)) {
@@ -126,8 +112,7 @@ impl World {
     }
 
     pub fn gives_back(&mut self, owner: u8, key: u8, amount: Amount) {
-        let (keys, mode, fence) = (vec![key], None, Named::None);
-        self.then(&Op::Release { db: 0, keys, owner, mode, amount, fence });
+        self.then(&release(owner, &[key], amount));
     }
 
     /// How many reads an owner has.
@@ -137,21 +122,7 @@ impl World {
 
     /// An owner requests these keys by a client's connection, which its holds are bound to.
     pub fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
-        let (keys, wait, session) = (keys.to_vec(), Wait::Forever, Some(session));
-        self.then(&Op::Acquire {
-            db: 0,
-            keys,
-            owner,
-            mode,
-            lease: LONG,
-            note: None,
-            wait,
-            retry: None,
-            session,
-            queue: None,
-            share: None,
-        });
-        self.last.clone().expect("was answered")
+        self.is_told(&acquire(owner, mode, keys).wait(Wait::Forever).session(Some(session)))
     }
 
     pub fn extends(&mut self, owner: u8, key: u8, session: Option<Bound>) {

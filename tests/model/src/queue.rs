@@ -827,7 +827,7 @@ impl Naive {
     /// A waiter passes others only if all of them wait for it, directly or through others, and none was passed before.
     fn check_passing(&self, waiter: &Waiter, now_us: u64) {
         let owner = waiter.ask.owner;
-        assert!(self.rules.detects && self.is_in_cycle(owner, now_us), "{waiter:?} passes without a circle");
+        assert!(self.rules.detects && self.is_in_cycle(owner, now_us), "{waiter:?} passes without a cycle");
         let hindrance =
             self.hindrance(waiter, now_us, |other, _| !other.passed && self.leads_to(other.ask.owner, owner, now_us));
         assert_eq!(hindrance, None, "{waiter:?} passes one that does not wait for it");
@@ -903,9 +903,9 @@ impl Naive {
     }
 
     /// The first hop of a false cycle: its owner does not wait there for the next.
-    pub fn false_hop(&self, circle: &[(u8, u8)], now_us: u64) -> Option<(u8, u8)> {
-        let next = circle.iter().cycle().skip(1);
-        let hops = circle.iter().zip(next);
+    pub fn false_hop(&self, cycle: &[(u8, u8)], now_us: u64) -> Option<(u8, u8)> {
+        let next = cycle.iter().cycle().skip(1);
+        let hops = cycle.iter().zip(next);
         hops.map(|(hop, (next, _))| (*hop, *next))
             .find(|((owner, key), next)| !self.edges(*owner, now_us).contains(&(*key, *next)))
             .map(|(hop, _)| hop)

@@ -173,9 +173,9 @@ fn a_cycle_over_two_slots_is_refused_too() {
         let mut last = Connection::resp2(&cluster.nodes[0]);
         last.send_line(&format!("LOCK.ACQUIRE {j} b PX 600000 BLOCK 0"));
         // When the cycle is reported late, it is not known what the requester may read.
-        let circles = [k, "?"].map(|seen| Reply::Error(format!("DEADLOCK b -> {j} -> a -> {seen} -> b")));
+        let cycles = [k, "?"].map(|seen| Reply::Error(format!("DEADLOCK b -> {j} -> a -> {seen} -> b")));
         let end = last.only_reply();
-        assert!(circles.contains(&end), "{end:?}");
+        assert!(cycles.contains(&end), "{end:?}");
         // No other is disturbed.
         let_it_tick(&mut conn);
         assert!(first.is_waiting());

@@ -733,7 +733,7 @@ fn a_read_hold_of_ones_own_key_passes_no_waiter_in_the_queue_of_another() {
 }
 
 /// Each waits for several keys, of which the other holds one.
-const CIRCLES: &[&[Row]] = &[
+const CYCLES: &[&[Row]] = &[
     &[
         ("LOCK.ACQUIRE j a", "#1"),
         ("LOCK.ACQUIRE k b", "#2"),
@@ -777,7 +777,7 @@ const CIRCLES: &[&[Row]] = &[
 ];
 
 /// No cycles, though they may resemble one: the requester goes before the waiter for it anyway.
-const NO_CIRCLES: &[&[Row]] = &[
+const NO_CYCLES: &[&[Row]] = &[
     &[
         ("LOCK.ACQUIRE j r", "#1"),
         ("m: LOCK.MACQUIRE 2 j k m READ BLOCK 0", "waits"),
@@ -820,7 +820,7 @@ const NO_CIRCLES: &[&[Row]] = &[
 fn a_cycle_through_several_keys_is_refused_and_what_is_none_is_not() {
     // What could go wrong: two clients wait for each other for ever. Or one is refused that need only wait, or not even
     // that.
-    for rows in CIRCLES.iter().chain(NO_CIRCLES) {
+    for rows in CYCLES.iter().chain(NO_CYCLES) {
         Stage::new(&Server::new()).play(rows);
     }
 }

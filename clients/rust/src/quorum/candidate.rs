@@ -1,7 +1,8 @@
-//! Takes a lock at a quorum. Asks all nodes at once. Where others have it, it waits in line at the first node that
-//! answers, and then asks the others. Whatever happens, an owner that did not get it stands in no line afterwards, and
+//! Takes a lock at a quorum. Asks all nodes at once. Where others have it, it waits in the queue of the first node that
+//! answers, and then asks the others. Whatever happens, an owner that did not get it is in no queue afterwards, and
 //! holds nothing at any node, as far as that can be reached.
 
+use crate::backend::Patience;
 use crate::backoff::Backoff;
 use crate::cancel::Cancel;
 use crate::clock::{Moment, node_limit};
@@ -12,7 +13,7 @@ use crate::quorum::majority::{Change, Majority};
 use crate::quorum::members::Members;
 use crate::quorum::tally::{Round, Verdict};
 use crate::request::Terms;
-use crate::wait::{Asker, Granted};
+use crate::wait::{Acquisition, Granted};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -43,27 +44,6 @@ pub(crate) struct Won {
     pub(crate) hold: Arc<Hold>,
     pub(crate) majority: Arc<Majority>,
     pub(crate) claim: Claim,
-}
-
-/// How long it waits while others have the lock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Patience {
-    None,
-    Until(Moment),
-    Endless,
-}
-
-impl Patience {
-    pub(crate) fn deadline(self) -> Option<Moment> {
-        match self {
-            Patience::Until(deadline) => Some(deadline),
-            Patience::None | Patience::Endless => None,
-        }
-    }
-
-    fn is_over(self) -> bool {
-        self.deadline().is_some_and(Moment::is_past)
-    }
 }
 
 /// What came of one round.
@@ -109,12 +89,12 @@ impl Candidate<'_> {
                 Outcome::Short(error) if matches!(patience, Patience::None) || !error.is_transient() => {
                     return Err(error);
                 }
-                Outcome::Occupied(line) => {
-                    // Not waited for: others come to the line meanwhile.
+                Outcome::Occupied(queue) => {
+                    // Not waited for: others come to the queue meanwhile.
                     majority.give_back();
-                    match self.wait_in_line(majority, line, patience) {
+                    match self.wait_in_queue(majority, queue, patience) {
                         Ok(Some(Granted { fences, sent, .. })) => {
-                            granted = Some((line, fences[0], sent));
+                            granted = Some((queue, fences[0], sent));
                             continue;
                         }
                         Ok(None) => None,
@@ -167,7 +147,7 @@ impl Candidate<'_> {
                 match majority.verdict(round) {
                     (Verdict::Held, Some(hold)) => return Ok(Outcome::Held(hold)),
                     (Verdict::Held | Verdict::Open, _) => {}
-                    (Verdict::Occupied(line), _) => return Ok(Outcome::Occupied(line)),
+                    (Verdict::Occupied(queue), _) => return Ok(Outcome::Occupied(queue)),
                     (Verdict::Split, _) => return Ok(Outcome::Split),
                     (Verdict::Short, _) => return Ok(Outcome::Short(majority.why_short())),
                 }
@@ -181,11 +161,11 @@ impl Candidate<'_> {
         }
     }
 
-    /// Waits in the line of one node, until it is granted there or the time is up. An error that says that the node is
-    /// away ends it: the next node has the line then.
-    fn wait_in_line(&self, majority: &Majority, line: usize, patience: Patience) -> Result<Option<Granted>, Error> {
-        let node = &self.members.nodes[line];
-        let asker = Asker { transport: node.transport(), terms: self.terms, owner: self.owner };
+    /// Waits in the queue of one node, until it is granted there or the time is up. An error that says that the node is
+    /// away ends it: the next node has the queue then.
+    fn wait_in_queue(&self, majority: &Majority, queue: usize, patience: Patience) -> Result<Option<Granted>, Error> {
+        let node = &self.members.nodes[queue];
+        let acquisition = Acquisition { transport: node.transport(), terms: self.terms, owner: self.owner };
         let claim = Claim::of_nothing(self.owner);
         let failures = Cell::new(0);
         let goes_on = |error: &Error| match error {
@@ -200,13 +180,13 @@ impl Candidate<'_> {
             }
             goes_on
         };
-        let granted = asker.wait(claim.clone(), patience.deadline(), self.cancel, &tell);
+        let granted = acquisition.wait(claim.clone(), patience.deadline(), self.cancel, &tell);
         if let Err(error) = &granted {
             if matches!(error, Error::Connection(_)) {
                 node.fell_silent();
             }
             if !claim.came_back() {
-                majority.leave_out(line, error.clone());
+                majority.leave_out(queue, error.clone());
             }
         }
         granted

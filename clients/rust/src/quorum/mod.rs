@@ -11,17 +11,17 @@ mod node;
 mod tally;
 mod vote;
 
-use self::candidate::{Candidate, Patience, Won};
+use self::candidate::{Candidate, Won};
 use self::members::Members;
 use self::tally::quorum_of;
-use crate::cancel::Cancel;
+use crate::backend::{Attempt, Backend};
 use crate::client::addresses;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::owner::Owner;
-use crate::request::{Terms, check, holders_of};
+use crate::request::{check, holders_of};
 use crate::slot::slot_of;
 use redis::{IntoConnectionInfo, RedisError};
 use std::fmt;
@@ -36,8 +36,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// without replication.
 ///
 /// The servers are at least three, and each is one of its own: no replica of another, no node of a cluster. Best is an
-/// odd number. All programs name them in the same order, since the first that answers is where they wait in line. Each
-/// server keeps what it granted (`appendfsync always`), or observes a grace after each start (`lock.grace-ms`).
+/// odd number. All programs name them in the same order, since the first that answers is where they wait in a queue.
+/// Each server keeps what it granted (`appendfsync always`), or observes a grace after each start (`lock.grace-ms`).
 ///
 /// [Locks](Lock) and [guards](Guard) are those of a [`Client`](crate::Client), and so are the fences: each holder's is
 /// higher than those of all holders before. Left out is what one server alone can do: several keys at once,
@@ -83,7 +83,7 @@ impl Quorum {
 
     /// A lock of this name, with options that can be changed.
     pub fn key(&self, key: impl AsRef<[u8]>) -> Lock {
-        Lock::new(self.clone(), vec![key.as_ref().to_vec()])
+        Lock::new(Arc::new(self.clone()), vec![key.as_ref().to_vec()])
     }
 
     /// Takes a lock, and waits for it as long as it takes: [`Lock::lock`].
@@ -178,17 +178,13 @@ impl Quorum {
         let deadline = Moment::now() + timeout;
         self.members.nodes.iter().all(|node| node.transport().wait_released(deadline.left()))
     }
+}
 
-    pub(crate) fn take(
-        &self,
-        terms: &Terms,
-        owner: &Owner,
-        patience: Patience,
-        cancel: Option<&Cancel>,
-        tell: &dyn Fn(&Error),
-    ) -> Result<Option<Guard>, Error> {
+impl Backend for Quorum {
+    fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error> {
+        let Attempt { terms, patience, cancel, tell } = attempt;
         terms.check_for_quorum()?;
-        let candidate = Candidate { members: &self.members, terms, owner, limit: self.timeout, cancel, tell };
+        let candidate = Candidate { members: &self.members, terms, owner: &owner, limit: self.timeout, cancel, tell };
         let won = candidate.take(patience)?;
         Ok(won.map(|Won { hold, majority, claim }| Guard::new(hold, Box::new(majority), claim)))
     }

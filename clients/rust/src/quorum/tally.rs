@@ -14,7 +14,7 @@ pub(crate) fn quorum_of(nodes: usize) -> usize {
 pub(crate) struct Round {
     /// Nodes that have not answered by then are left out.
     pub(crate) answers_by: Moment,
-    /// So long the others are asked again, if the node where the line is has granted it.
+    /// So long the others are asked again, if the node where the queue is has granted it.
     pub(crate) insists_until: Moment,
     /// And so often at least, if they answer in time.
     pub(crate) insists_times: u32,
@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
     /// Nothing yet.
     Open,
     Held,
-    /// Others have it. That node, the first that answers, is where one waits in line.
+    /// Others have it. That node, the first that answers, has the queue.
     Occupied(usize),
     /// Others have it at so many nodes that there is no quorum left.
     Split,
@@ -36,7 +36,7 @@ pub(crate) enum Verdict {
     Short,
 }
 
-/// Counts the votes. The first node that answers has the line: without its grant the lock would be taken past the
+/// Counts the votes. The first node that answers has the queue: without its grant the lock would be taken past the
 /// waiters there.
 pub(crate) fn verdict(
     votes: &[Vote],
@@ -63,21 +63,22 @@ pub(crate) fn verdict(
         votes.iter().any(Vote::is_barred) && votes.iter().filter(|vote| vote.may_grant()).count() < needed;
     let insists = now < round.insists_until || (now < round.answers_by && !votes.iter().all(is_told_off));
     let insists = insists && !is_hopeless;
-    let line = all.clone().find(|number| is_awaited(*number) || is_null(number) || votes[*number].holds(now).is_some());
-    let Some(line) = line else { return Verdict::Short };
-    let at_line = votes[line].holds(now).is_some();
+    let queue =
+        all.clone().find(|number| is_awaited(*number) || is_null(number) || votes[*number].holds(now).is_some());
+    let Some(queue) = queue else { return Verdict::Short };
+    let at_queue = votes[queue].holds(now).is_some();
     let exact = votes.iter().filter(|vote| vote.holds(now) == Some(floor)).count();
     let may_be_held = holders + awaited >= needed;
-    if at_line && exact >= needed {
+    if at_queue && exact >= needed {
         Verdict::Held
-    } else if is_null(&line) {
+    } else if is_null(&queue) {
         match holders + nulls + awaited {
             answering if answering < needed => Verdict::Short,
             // Fewer have answered so far.
             _ if holders + nulls < needed => Verdict::Open,
-            _ => Verdict::Occupied(line),
+            _ => Verdict::Occupied(queue),
         }
-    } else if may_be_held || is_awaited(line) || (at_line && insists) {
+    } else if may_be_held || is_awaited(queue) || (at_queue && insists) {
         Verdict::Open
     } else if nulls > votes.len() - needed {
         Verdict::Split
@@ -169,7 +170,7 @@ mod tests {
             ("57-", "Open"),
             ("577", "Held"),
             ("7--", "Open"),
-            // The first may have a line.
+            // The first may have a queue.
             ("-77", "Open"),
             ("x77", "Held"),
             ("n77", "Occupied(0)"),

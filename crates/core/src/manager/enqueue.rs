@@ -4,11 +4,9 @@ use super::LockManager;
 use crate::model::key::{Db, KeyIndex, KeyName};
 use crate::model::keyspace::Keyspace;
 use crate::model::limits::PLACES_PER_OWNER;
-use crate::model::notify::Notify;
 use crate::model::owner::Owner;
-use crate::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
+use crate::model::request::{Acquire, Begun, Outcome, PerKey, Refusal, Wait, WaiterId};
 use crate::model::step::Step;
-use crate::model::time::Timestamp;
 use crate::wait::order::is_upgrade;
 use crate::wait::waiter::{CycleCause, Waiter, Wanted};
 use alloc::boxed::Box;
@@ -45,7 +43,7 @@ impl LockManager {
                 return Err(Refusal::AlreadyWaits);
             }
             // Only the server knows whether the client can wait. Until then the place is the old request's.
-            return Ok(Outcome::Repeats(old));
+            return Ok(Outcome::Begun(Begun::Repeat(old)));
         }
         if step.memory_full {
             return Err(Refusal::OutOfMemory);
@@ -76,7 +74,7 @@ impl LockManager {
         if !in_grace {
             self.reserve_free_keys(step, named);
         }
-        Ok(if operation.wait == Wait::Never { Outcome::Placed(id) } else { Outcome::Queued(id) })
+        Ok(Outcome::Begun(if operation.wait == Wait::Never { Begun::Place(id) } else { Begun::New(id) }))
     }
 
     /// True if another owner waits to upgrade this key.
@@ -140,27 +138,6 @@ impl LockManager {
                 self.wait_table.reserve(db, &name, step.now.mono, self.limits.reserve_max);
             }
         }
-    }
-
-    /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats. That one is
-    /// forgotten. Beside the new waiter: the answer to the client of the old one. None when it waits no more.
-    pub fn take_over(
-        &mut self,
-        old: WaiterId,
-        operation: &Acquire,
-        notify: Notify,
-        now: Timestamp,
-    ) -> Option<(WaiterId, WaitEnd)> {
-        let waiter = self.wait_table.waiter(old).filter(|waiter| waiter.is_waiting())?;
-        let is_about_place = waiter.is_place() || operation.queue.is_some();
-        let answer = if is_about_place { WaitEnd::TakenOver } else { WaitEnd::Replaced };
-        let before = self.most_beside(old);
-        let id = self.wait_table.take_over(old, operation, now)?;
-        if operation.queue.is_some() {
-            self.wait_table.tell(id, notify);
-        }
-        self.note_new_limit(id, before);
-        Some((id, answer))
     }
 
     /// A key as a request wants it.

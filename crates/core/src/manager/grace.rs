@@ -10,7 +10,7 @@ use crate::model::grace::Grace;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::owner::Owner;
-use crate::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
+use crate::model::request::{Acquire, Begun, Outcome, Refusal, Wait, WaiterId};
 use crate::model::step::Step;
 use crate::model::time::{Millis, Timestamp};
 use crate::wait::sweep::SweepKind;
@@ -110,7 +110,7 @@ impl LockManager {
                 if self.may_go_before(step, named, (owner, operation), Some(&cycle)) == Ok(true) =>
             {
                 let queued = self.enqueue(step, named, (owner, operation), Search::No)?;
-                if let Outcome::Queued(id) | Outcome::Placed(id) = queued {
+                if let Outcome::Begun(Begun::New(id) | Begun::Place(id)) = queued {
                     self.note_cycle_in_grace(id);
                 }
                 Ok(queued)

@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 impl LockManager {
     /// A request that has begun to wait is to be checked for a deadlock once more, after its step: in the step not all
     /// locks could be seen.
-    pub fn check_later(&mut self, id: WaiterId) {
+    pub(super) fn check_later(&mut self, id: WaiterId) {
         self.wait_table.mark_for_check(id, CycleCause::NewWait);
     }
 

@@ -13,7 +13,7 @@ use crate::model::lock::Lock;
 use crate::model::notify::Notify;
 use crate::model::offers::{Claim, OfferId};
 use crate::model::owner::Owner;
-use crate::model::request::{Acquire, Amount, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
+use crate::model::request::{Acquire, Amount, Begun, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
 use crate::model::settle::Over;
 use crate::model::step::Step;
 use crate::model::time::{Millis, Timestamp};
@@ -77,13 +77,13 @@ impl LockManager {
             _ if detached && (step.memory_full || self.wait_table.parked() >= self.limits.waiters_max) => {
                 Ok(Some(self.renew(id, operation, step.notify, step.now.mono)))
             }
-            _ => Ok(Some(Outcome::Repeats(id))),
+            _ => Ok(Some(Outcome::Begun(Begun::Repeat(id)))),
         }
     }
 
     /// A place's owner has asked again, and is answered that it has to wait. Without QUEUE it has tried once, and the
     /// place stays as it was.
-    pub fn renew(&mut self, id: WaiterId, operation: &Acquire, notify: Notify, now: Timestamp) -> Outcome {
+    pub(super) fn renew(&mut self, id: WaiterId, operation: &Acquire, notify: Notify, now: Timestamp) -> Outcome {
         let before = self.most_beside(id);
         self.wait_table.renew(id, operation, now);
         if operation.queue.is_some() {

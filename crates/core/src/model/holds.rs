@@ -319,7 +319,7 @@ impl Holds {
 
     /// Takes away the hold that ended first, if it is over at `now`.
     #[inline(always)]
-    pub fn take_over(&mut self, now: Timestamp) -> Option<(Owner, Hold)> {
+    pub fn take_lapsed(&mut self, now: Timestamp) -> Option<(Owner, Hold)> {
         let is_over = self.earliest().is_some_and(|(deadline, _)| deadline <= now);
         if is_over { self.take_earliest() } else { None }
     }

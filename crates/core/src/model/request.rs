@@ -291,20 +291,30 @@ pub enum Outcome {
     Granted(PerKey<Fence>),
     /// Others hold or wait, nothing was changed.
     Unavailable,
+    /// Others hold or wait, and the request begins to wait. Its outcome follows once the server has parked its client,
+    /// or has not: one of the next two, or `Unavailable`.
+    Begun(Begun),
     /// The request waits: it is answered later, once.
     Queued(WaiterId),
-    /// Others hold or wait. The owner has a place in the queue now, and this request is answered.
+    /// The owner has a place in the queue now, and this request is answered.
     Placed(WaiterId),
-    /// The owner waits for the same already, and this request repeats that. It takes over the place by
-    /// [`LockManager::take_over`](crate::manager::LockManager::take_over), once it is sure that it can wait.
-    /// Nothing was changed.
-    Repeats(WaiterId),
     /// Per key the counts left to the owner; None where it held nothing or another fence was named.
     Released(PerKey<Option<u64>>),
     /// Per key the fence of the extended hold; None as above.
     Extended(PerKey<Option<Fence>>),
     /// The fence of the hold under which the command may run; None if it must not.
     Guarded(Option<Fence>),
+}
+
+/// How a request begins to wait: see [`manager::begun`](crate::manager::begun).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It stands in the queues, and its client is to be parked.
+    New(WaiterId),
+    /// It stands in the queues as a place, and its client does not wait.
+    Place(WaiterId),
+    /// The owner waits for the same already, and this request repeats that. Nothing was changed.
+    Repeat(WaiterId),
 }
 
 /// The reason why a request cannot be served. Each has one text, in command/error.rs.

@@ -133,7 +133,7 @@ impl<K: Keyspace> Step<'_, K> {
                 effects.close(lock, key, sessions, &owner, judged);
             }
             for _ in 0..left(effects) {
-                let Some((owner, hold)) = lock.holds.take_over(judged) else { break };
+                let Some((owner, hold)) = lock.holds.take_lapsed(judged) else { break };
                 effects.ended(key, lapse_of(&hold), owner, hold);
             }
             let binds = |(ended, _): &(Session, usize)| {

@@ -4,9 +4,9 @@
 use crate::PATIENCE;
 use crate::client::{Client, Held};
 use crate::wish::{Lock, Wish};
-use faults::asker::Asker;
 use faults::history::{Maybe, Moment};
 use faults::places::Told;
+use faults::requester::Requester;
 use rand::RngExt;
 use std::thread;
 use std::time::Duration;
@@ -23,20 +23,20 @@ impl Client {
         let pause_ms = queue_ms / 8;
         let enough = Moment::now().after_ms(self.dice.random_range(500..=4_000));
         let Client { line, dice, saw, .. } = self;
-        let mut asker = Asker::new(line, PATIENCE, &wish.to_string(), wish.place(queue_ms, lease_ms));
+        let mut requester = Requester::new(line, PATIENCE, &wish.to_string(), wish.place(queue_ms, lease_ms));
         loop {
             let block_ms = dice.random_range(1..=pause_ms);
-            let lost = asker.lost();
+            let lost = requester.lost();
             let told = match dice.random_range(0..100) {
-                0..35 => asker.ask(0),
-                35..65 => asker.ask(block_ms),
+                0..35 => requester.ask(0),
+                35..65 => requester.ask(block_ms),
                 65..85 => {
                     let patience = Duration::from_millis(dice.random_range(1..=block_ms));
-                    asker.ask_impatiently(block_ms, patience)
+                    requester.ask_impatiently(block_ms, patience)
                 }
                 _ => {
                     saw.count("asked twice at once");
-                    asker.ask_twice(block_ms)
+                    requester.ask_twice(block_ms)
                 }
             };
             if told != Told::Unknown && lost > 0 {
@@ -48,7 +48,7 @@ impl Client {
             match dice.random_range(0..100) {
                 0..4 => {
                     saw.count("never came back");
-                    asker.die();
+                    requester.die();
                     break;
                 }
                 4..8 => {
@@ -57,7 +57,7 @@ impl Client {
                 }
                 _ if Moment::now() > enough => {
                     saw.count("gave its place up");
-                    asker.leave(&release);
+                    requester.leave(&release);
                     break;
                 }
                 // At once, after a connection was lost.
@@ -69,15 +69,15 @@ impl Client {
                 lowered |= other.limit() < kind.limit();
                 highest = if other.limit() > highest.limit() { other } else { highest };
                 kind = other;
-                asker.turn_to(&Wish { kind, ..wish.clone() }.to_string());
+                requester.turn_to(&Wish { kind, ..wish.clone() }.to_string());
             }
             // Not each time: what comes late over the lost connection is served as well.
             if dice.random_bool(0.5) {
-                asker.settle();
+                requester.settle();
             }
         }
-        let told = asker.settle();
-        let Asker { place, forgotten, too_early, .. } = asker;
+        let told = requester.settle();
+        let Requester { place, forgotten, too_early, .. } = requester;
         saw.forgotten.extend(forgotten);
         saw.too_early.extend(too_early);
         saw.uncertain.insert(place.owner.clone());

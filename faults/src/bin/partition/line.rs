@@ -5,11 +5,11 @@
 //! grants were delivered. The others are granted in the order in which they came.
 
 use crate::{BYTES, LATE_MS, PATIENCE, Scene};
-use faults::asker::Asker;
 use faults::audit;
 use faults::caller::{Caller, Numbered};
 use faults::history::{Grant, Moment, Release, fences_back, held_twice};
 use faults::places::{End, Place, Told, held_up_us, out_of_order, outstayed};
+use faults::requester::Requester;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -297,24 +297,24 @@ impl Owner {
         let (key, owner, lease_ms) = (self.keys[0].clone(), self.owner.clone(), self.kind.lease_ms());
         let (queue_ms, shown, asks, end) = (QUEUE_MS, None, Vec::new(), End::Open);
         let place = Place { key, owner, queue_ms, lease_ms, shown, asks, end };
-        let mut asker = Asker::new(&mut line, PATIENCE, &acquire, place);
+        let mut requester = Requester::new(&mut line, PATIENCE, &acquire, place);
         let from = Moment::now();
         let fence = loop {
             let told = match self.kind {
-                Kind::Slices | Kind::Returns => asker.ask(SLICE_MS),
-                Kind::ReturnsTwice => asker.ask_twice(SLICE_MS),
-                Kind::Polls | Kind::DiesBetween => asker.ask(0),
-                _ => asker.ask(LONG_MS),
+                Kind::Slices | Kind::Returns => requester.ask(SLICE_MS),
+                Kind::ReturnsTwice => requester.ask_twice(SLICE_MS),
+                Kind::Polls | Kind::DiesBetween => requester.ask(0),
+                _ => requester.ask(LONG_MS),
             };
             match told {
                 Told::Fence(fence) => break Some(fence),
                 _ if self.kind == Kind::DiesUnnoticed => break None,
                 _ if !self.kind.lives() => {
-                    asker.die();
+                    requester.die();
                     break None;
                 }
                 _ if Moment::now() > from.after_ms(LINE_MS) => {
-                    asker.leave(&release);
+                    requester.leave(&release);
                     break None;
                 }
                 // Those that lost their connection come back at once.
@@ -322,18 +322,18 @@ impl Owner {
                 _ => {}
             }
         };
-        let told = asker.settle();
+        let told = requester.settle();
         let hold = fence.map(|fence| {
             thread::sleep(Duration::from_millis(self.dice.random_range(0..10)));
             let asked = Moment::now();
-            asker.give_back(&release);
-            let Place { key, owner, lease_ms, .. } = asker.place.clone();
-            let lease_ends = asker.place.granted().map_or(told, |(ask, _)| ask.asked).after_ms(lease_ms);
+            requester.give_back(&release);
+            let Place { key, owner, lease_ms, .. } = requester.place.clone();
+            let lease_ends = requester.place.granted().map_or(told, |(ask, _)| ask.asked).after_ms(lease_ms);
             let release = Some(Release { asked, answer: None });
-            let asked = asker.place.first_asked();
+            let asked = requester.place.first_asked();
             Grant { key, owner, writes: true, fence, node: port, asked, told, lease_ends, release }
         });
-        let Asker { place, forgotten, too_early, .. } = asker;
+        let Requester { place, forgotten, too_early, .. } = requester;
         Stood { place, hold, forgotten, too_early }
     }
 }

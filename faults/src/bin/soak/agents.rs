@@ -1,6 +1,7 @@
 //! Processes of clients. Each takes locks as it is told, with the library of its language, and says by lines what it
 //! sees. Faults/agents/soak.py has the words of these lines.
 
+use crate::kind::Kind;
 use crate::record::{Line, Record, Task};
 use crate::servers::{NAME, Servers};
 use rand::rngs::StdRng;
@@ -8,77 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use testbed::file_from;
-
-/// A kind of client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The crate redis-lock-client.
-    Rust,
-    /// `redis-lock run`.
-    Program,
-    Python,
-    PythonAsyncio,
-    RedisPy,
-    RedisCli,
-}
-
-impl Kind {
-    /// Those that there are, each as often as it runs.
-    pub const ALL: [Kind; 11] = [
-        Kind::Rust,
-        Kind::Rust,
-        Kind::Program,
-        Kind::Program,
-        Kind::Python,
-        Kind::Python,
-        Kind::PythonAsyncio,
-        Kind::PythonAsyncio,
-        Kind::RedisPy,
-        Kind::RedisPy,
-        Kind::RedisCli,
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Rust => "rust",
-            Kind::Program => "redis-lock run",
-            Kind::Python => "python",
-            Kind::PythonAsyncio => "python-asyncio",
-            Kind::RedisPy => "redis-py",
-            Kind::RedisCli => "redis-cli",
-        }
-    }
-
-    fn command(self) -> Command {
-        let python = || {
-            let mut command = Command::new(file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"));
-            command.arg(file_from("REDIS_LOCK_SOAK_AGENT", "faults/agents/soak.py"));
-            command
-        };
-        let mut command = match self {
-            Kind::Rust | Kind::Program => Command::new(std::env::current_exe().expect("runs")),
-            _ => python(),
-        };
-        match self {
-            Kind::Rust => command.arg(RUST),
-            Kind::Program => command.arg(PROGRAM),
-            other => command.arg(other.name()),
-        };
-        command
-    }
-}
-
-/// The first argument of this program when it is a client itself.
-pub const RUST: &str = "client";
-/// The same where it starts `redis-lock run` over and over.
-pub const PROGRAM: &str = "starter";
 
 /// What the clients are to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,14 +10,16 @@ mod agents;
 mod client;
 mod ending;
 mod heart;
+mod kind;
 mod operator;
 mod record;
 mod servers;
 mod tls;
 
-use agents::{Kind, Phase, Process, Stage};
+use agents::{Phase, Process, Stage};
 use clap::{Arg, Command, value_parser};
 use heart::Heart;
+use kind::Kind;
 use operator::Operator;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -57,8 +59,8 @@ const MUST_SEE: [&str; 11] = [
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
-        Some(agents::RUST) => client::rust(&words[1]),
-        Some(agents::PROGRAM) => client::starter(&words[1]),
+        Some(kind::RUST) => client::rust(&words[1]),
+        Some(kind::PROGRAM) => client::starter(&words[1]),
         Some(client::INSIDE) => client::inside(&words[1..]),
         _ => return soak(),
     }

@@ -1,7 +1,8 @@
 //! What operators do to servers under load, and what happens to servers and clients.
 
-use crate::agents::{Kind, Process, Stage};
+use crate::agents::{Process, Stage};
 use crate::heart::Heart;
+use crate::kind::Kind;
 use crate::servers::{NAME, Node, Servers, ask, boot_us};
 use rand::RngExt;
 use rand::rngs::StdRng;

@@ -1,6 +1,6 @@
 //! What the clients have seen, and the resources that they write to.
 
-use crate::agents::Kind;
+use crate::kind::Kind;
 use crate::servers::boot_us;
 use faults::claims::{Claim, Hold, Mode};
 use rand::RngExt;

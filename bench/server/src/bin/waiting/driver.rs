@@ -1,7 +1,7 @@
 //! Many clients from one thread: real sockets, one poll over all of them, no thread per client and no allocation per
 //! reply. So the figures measure the server. Knows nothing of locks: a `Workload` says what a client sends next.
 
-use crate::clients::Tally;
+use crate::tally::Tally;
 use bench::reply::Reply;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};

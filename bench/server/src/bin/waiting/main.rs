@@ -13,6 +13,7 @@ mod sample;
 mod semaphore;
 mod sessions;
 mod shoppers;
+mod tally;
 
 use bench::results;
 use bench::server::{Bench, Plan};

@@ -2,10 +2,10 @@
 //! and how long other clients stand still.
 
 use crate::alone;
-use crate::clients::Tally;
 use crate::driver::{Driver, Lines, Workload};
 use crate::pings::{Pings, row};
 use crate::sample::median;
+use crate::tally::Tally;
 use bench::reply::Reply;
 use bench::server::Bench;
 use rand::rngs::SmallRng;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Asks for one place.
-pub struct Asker<'c> {
+pub struct Requester<'c> {
     /// The connection that it asks over; another one after it was lost.
     line: &'c mut Numbered,
     /// Of connections that it makes.
@@ -31,13 +31,13 @@ struct Lost {
     ask: usize,
 }
 
-impl<'c> Asker<'c> {
+impl<'c> Requester<'c> {
     /// The request is the command up to the lease, as `LOCK.ACQUIRE key owner`. The place has no requests yet.
-    pub fn new(line: &'c mut Numbered, patience: Duration, request: &str, place: Place) -> Asker<'c> {
+    pub fn new(line: &'c mut Numbered, patience: Duration, request: &str, place: Place) -> Requester<'c> {
         let (lost, forgotten, too_early) = (Vec::new(), Vec::new(), Vec::new());
-        let mut asker = Asker { line, patience, request: String::new(), lost, place, forgotten, too_early };
-        asker.turn_to(request);
-        asker
+        let mut requester = Requester { line, patience, request: String::new(), lost, place, forgotten, too_early };
+        requester.turn_to(request);
+        requester
     }
 
     /// Asks for the place in other words from now on.
