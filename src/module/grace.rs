@@ -1,4 +1,4 @@
-//! Grace after a start and after a promotion: for so long this node grants nothing ([`lock_core::manager::grace`]).
+//! Grace after a start and after a promotion: for so long this node grants nothing (`lock_core::manager::grace`).
 //!
 //! Here it begins, and the log of the server says when it begins and ends. It goes by the monotonic clock of this
 //! process alone. A full synchronisation and DEBUG RELOAD begin none: they bring what a primary knows, or what this

@@ -2,7 +2,7 @@
 //! came of it.
 //!
 //! The way of a request: `command/` parses it; [`request`] runs a [`step`]; `command/` writes the reply, or the client
-//! waits ([`waits`]). What happens without a command comes from [`server_events`] and runs in `background`.
+//! waits (`waits`). What happens without a command comes from [`server_events`] and runs in `background`.
 
 pub(crate) mod background;
 pub mod blocked_clients;

@@ -147,7 +147,7 @@ impl Agent {
     pub(crate) fn told_of_notify(&mut self) -> usize {
         let answer = self.ask(json!({"do": "troubles"}));
         let texts = answer["troubles"].as_array().unwrap_or_else(|| panic!("{answer}"));
-        texts.iter().filter(|text| text.as_str().unwrap().contains("NOTIFY")).count()
+        texts.iter().filter(|text| text.as_str().unwrap().starts_with("notify: ")).count()
     }
 
     /// How many threads, tasks or handles the process has.

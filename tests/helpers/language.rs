@@ -21,16 +21,7 @@ pub(crate) enum Language {
 }
 
 /// The languages whose helper does not wait by NOTIFY yet: a line each.
-const WITHOUT_NOTIFY: &[Language] = &[
-    Language::NodeRedis,
-    Language::Ioredis,
-    Language::GoRedis,
-    Language::Rueidis,
-    Language::Redigo,
-    Language::Rust,
-    Language::Lettuce,
-    Language::Jedis,
-];
+const WITHOUT_NOTIFY: &[Language] = &[Language::Rust];
 
 impl Language {
     /// Plays a scenario of this group with the agent of this language. Counts it as not run where the machine lacks the

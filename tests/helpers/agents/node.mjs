@@ -36,7 +36,9 @@ const libraries = {
 };
 const { open, ping, close } = libraries[library];
 const client = await open();
-const locks = new Locks(client, blocking === undefined ? {} : { maxBlocking: Number(blocking) });
+const told = [];
+const onTrouble = (error, kind) => told.push(`${kind}: ${error.message}`);
+const locks = new Locks(client, { onTrouble, ...(blocking === undefined ? {} : { maxBlocking: Number(blocking) }) });
 
 // By name: what to ask for, and the lock that was acquired last, with how often its loss was signalled.
 const asked = new Map();
@@ -97,6 +99,7 @@ const actions = {
     return { signals: entry.signals };
   },
   owner: ({ lock }) => ({ owner: lockOf(lock).owner }),
+  troubles: () => ({ troubles: told }),
   tasks: () => ({ tasks: process.getActiveResourcesInfo().length }),
   ping: async () => {
     await ping(client);

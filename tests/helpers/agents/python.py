@@ -137,7 +137,7 @@ class Agent:
         return {"owner": self.locks[request["lock"]].owner}
 
     def troubles(self, request):
-        return {"troubles": [str(trouble) for trouble in self.told]}
+        return {"troubles": [f"{trouble.kind}: {trouble}" for trouble in self.told]}
 
     def tasks(self, request):
         return {"tasks": threading.active_count()}

@@ -96,7 +96,7 @@ class Agent:
         return {"owner": self.locks[request["lock"]].owner}
 
     async def troubles(self, request):
-        return {"troubles": [str(trouble) for trouble in self.told]}
+        return {"troubles": [f"{trouble.kind}: {trouble}" for trouble in self.told]}
 
     async def tasks(self, request):
         return {"tasks": len(asyncio.all_tasks())}

@@ -60,6 +60,7 @@ type agent struct {
 	mu      sync.Mutex
 	locks   map[string]*lock
 	cancels map[int]context.CancelFunc
+	told    []string // the troubles
 	out     sync.Mutex
 }
 
@@ -103,7 +104,11 @@ func main() {
 // open has a client of the library, as it comes, and locks through it.
 func (a *agent) open(library, url string, words []string) error {
 	cluster := false
-	var options []redislock.ClientOption
+	options := []redislock.ClientOption{redislock.WithTrouble(func(trouble redislock.Trouble) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.told = append(a.told, trouble.Kind+": "+trouble.Err.Error())
+	})}
 	for _, word := range words {
 		var waits int
 		if word == "--cluster" {
@@ -196,6 +201,10 @@ func (a *agent) serve(ctx context.Context, r request) (answer, error) {
 			cancel()
 		}
 		return answer{}, nil
+	case "troubles":
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return answer{"troubles": append([]string{}, a.told...)}, nil
 	case "tasks":
 		return answer{"tasks": runtime.NumGoroutine()}, nil
 	case "close":

@@ -9,6 +9,7 @@ import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
@@ -17,6 +18,7 @@ import org.json.JSONObject;
 import redis.clients.jedis.Jedis;
 import redislock.DeadlockException;
 import redislock.Hold;
+import redislock.LockListener;
 import redislock.LockLostException;
 import redislock.LockUnavailableException;
 import redislock.RedisLock;
@@ -41,13 +43,20 @@ public final class Agent {
     private final Map<String, Taken> taken = new ConcurrentHashMap<>();
     private final Map<Integer, CompletableFuture<?>> futures = new ConcurrentHashMap<>();
     private final Map<Integer, Thread> threads = new ConcurrentHashMap<>();
+    private final List<String> told = new CopyOnWriteArrayList<>();
 
     private Agent(String library, String url, List<String> more) {
         this.url = url;
         Transport transport = library.equals("jedis")
                 ? JedisTransport.of(URI.create(url))
                 : LettuceTransport.of(RedisURI.create(url));
-        RedisLocks.Builder builder = RedisLocks.builder(transport);
+        // The sentence names what cannot be had.
+        RedisLocks.Builder builder = RedisLocks.builder(transport).listener(new LockListener() {
+            @Override
+            public void onTrouble(String what, Throwable error) {
+                told.add((what.contains("NOTIFY") ? "notify: " : "") + what);
+            }
+        });
         for (String word : more) {
             if (word.startsWith("blocking=")) builder.maxBlockingConnections(Integer.parseInt(word.substring("blocking=".length())));
         }
@@ -196,6 +205,7 @@ public final class Agent {
                 done.put("signals", now.signals.get());
             }
             case "owner" -> done.put("owner", taken.get(name).hold.owner());
+            case "troubles" -> done.put("troubles", new JSONArray(told));
             case "tasks" -> done.put("tasks", tasks());
             case "ping" -> {
                 try (Jedis own = new Jedis(URI.create(url))) {
