@@ -380,10 +380,10 @@ new_enough() {
 go_list() {
   local module go=$PWD/tools/go.sh
   "$go" list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... >>"$log" 2>&1 || return 1
-  (cd clients/go/tests && export GOWORK=off && "$go" list -modfile=lowest.mod -test -deps ./...) >>"$log" 2>&1 ||
+  (cd clients/go/tests && GOWORK=off "$go" list -modfile=lowest.mod -test -deps ./...) >>"$log" 2>&1 ||
     return 1
   for module in clients/go/go.mod clients/go/*/go.mod; do
-    (cd "$(dirname "$module")" && export GOWORK=off && "$go" list -m all && "$go" list -deps ./...) >>"$log" 2>&1 ||
+    (cd "$(dirname "$module")" && GOWORK=off "$go" list -m all && GOWORK=off "$go" list -deps ./...) >>"$log" 2>&1 ||
       return 1
   done
 }

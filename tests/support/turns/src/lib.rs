@@ -3,8 +3,9 @@
 //! `TURNS.LONGEST`: replies with the CPU of the longest turn since it was asked last, in microseconds, and begins anew.
 //! The turn in which it is asked does not count.
 
-use redis_module::{Context, RedisResult, RedisString, Status, alloc::RedisAlloc, raw, redis_module};
+use redis_module::{Context, RedisResult, RedisString, Status, raw, redis_module};
 use rustix::time::{ClockId, clock_gettime};
+use server_api::alloc::ServerAlloc;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -46,7 +47,7 @@ fn load(ctx: &Context, _: &[RedisString]) -> Status {
 redis_module! {
     name: "turns",
     version: 1,
-    allocator: (RedisAlloc, RedisAlloc),
+    allocator: (ServerAlloc, ServerAlloc),
     data_types: [],
     init: load,
     commands: [["turns.longest", longest, "readonly", 0, 0, 0, ""]],
