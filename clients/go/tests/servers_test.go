@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,14 +31,11 @@ import (
 )
 
 // program is that of the server that the tests run on.
-func program(t testing.TB) string {
-	admin := redis.NewClient(&redis.Options{Addr: address(t)})
-	defer admin.Close()
-	text, err := admin.Info(context.Background(), "server").Result()
-	if err != nil {
-		t.Fatal(err)
+func program() string {
+	if named := os.Getenv("REDIS_LOCK_SERVER"); named != "" {
+		return named
 	}
-	return strings.TrimSpace(regexp.MustCompile(`executable:(.*)`).FindStringSubmatch(text)[1])
+	return "redis-server"
 }
 
 // modulePath is the module that the tests load.
@@ -350,10 +346,10 @@ func TestScenariosElsewhere(t *testing.T) {
 	places := map[string]func(t testing.TB) *place{
 		"redis 7.0":  func(t testing.TB) *place { return version(t, "redis-7.0", "redis-server") },
 		"valkey 9.1": func(t testing.TB) *place { return version(t, "valkey-9.1", "valkey-server") },
-		"cluster":    func(t testing.TB) *place { return cluster(t, program(t)) },
-		"sentinel":   func(t testing.TB) *place { return sentinel(t, program(t)) },
-		"tls":        func(t testing.TB) *place { return secured(t, program(t)) },
-		"acl":        func(t testing.TB) *place { return limited(t, program(t)) },
+		"cluster":    func(t testing.TB) *place { return cluster(t, program()) },
+		"sentinel":   func(t testing.TB) *place { return sentinel(t, program()) },
+		"tls":        func(t testing.TB) *place { return secured(t, program()) },
+		"acl":        func(t testing.TB) *place { return limited(t, program()) },
 	}
 	for name, start := range places {
 		t.Run(name, func(t *testing.T) {
@@ -391,7 +387,7 @@ func TestScenariosElsewhere(t *testing.T) {
 // The channel of each node has a slot of this node, and serves the locks there.
 func TestWaitsOfAClusterHearFromEachNode(t *testing.T) {
 	t.Parallel()
-	p := cluster(t, program(t))
+	p := cluster(t, program())
 	for _, library := range libraries {
 		t.Run(library.name, func(t *testing.T) {
 			e := elsewhere{t, p, library.name, ways[1]}
@@ -436,7 +432,7 @@ func TestWaitsOfAClusterHearFromEachNode(t *testing.T) {
 // A wait asks at the new node, and hears from it.
 func TestAWaitGoesWithItsSlot(t *testing.T) {
 	t.Parallel()
-	p := cluster(t, program(t))
+	p := cluster(t, program())
 	for _, library := range libraries {
 		for _, way := range ways {
 			t.Run(library.name+" "+way.name, func(t *testing.T) {
