@@ -114,7 +114,7 @@ class NotifyTest(unittest.TestCase):
             holder, before = self.held(), self.calls()
             with ThreadPoolExecutor(2) as threads:
                 waits = [threads.submit(self.taken_and_released, on_trouble=told.append) for _ in range(2)]
-                wait_for(lambda: self.waiting() == 2 and self.calls() > before + 4)
+                wait_for(lambda: told and self.waiting() == 2 and self.calls() > before + 4)
                 self.assertEqual([trouble.kind for trouble in told], ["notify"])
                 self.assertEqual(self.channels(), set())
                 holder.release()
