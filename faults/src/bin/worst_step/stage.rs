@@ -15,15 +15,28 @@ pub struct Stage {
     pub full: bool,
     /// When what the scene waits for begins to end.
     pub due: Instant,
+    /// How many times the usual time the scene has until then.
+    pub patience: u32,
+    /// True if that was too short: the scene must be built anew.
+    pub is_late: bool,
     /// What DUMP gave.
     pub saved: Option<Value>,
 }
 
 impl Stage {
-    pub fn new(setup: Setup, full: bool) -> Stage {
+    pub fn new(setup: Setup, full: bool, patience: u32) -> Stage {
         let server = setup.turns().start();
         let conn = server.connect();
-        Stage { server, conn, connections: Vec::new(), full, due: Instant::now(), saved: None }
+        Stage {
+            server,
+            conn,
+            connections: Vec::new(),
+            full,
+            due: Instant::now(),
+            patience,
+            is_late: false,
+            saved: None,
+        }
     }
 
     /// Sends a request of words without blanks; its reply, which is no error.
@@ -69,7 +82,7 @@ impl Stage {
     pub fn together(&mut self, request: &str, count: usize, from_now: Duration) {
         // Time stands still within a script.
         const PER_SCRIPT: usize = 100;
-        let from_now = if self.full { from_now } else { Duration::from_millis(100) };
+        let from_now = self.patience * if self.full { from_now } else { Duration::from_millis(100) };
         self.due = Instant::now() + from_now;
         let end_ms = (SystemTime::now() + from_now).duration_since(UNIX_EPOCH).expect("later than 1970").as_millis();
         self.fill((0..count).step_by(PER_SCRIPT).map(|from| {
@@ -79,12 +92,12 @@ impl Stage {
                  for i={from},{to} do redis.call({request}) end\" 0"
             )
         }));
-        assert!(Instant::now() < self.due, "the machine is too slow for this scene");
+        self.is_late |= Instant::now() >= self.due;
     }
 
     /// Fails unless a field of INFO lock says that the scene is as it is meant to be.
     pub fn has(&mut self, field: &str, count: u64) {
-        if self.full {
+        if self.full && !self.is_late {
             assert_eq!(self.conn.info_number("lock", &format!("lock_{field}")), count, "{field}");
         }
     }
