@@ -29,7 +29,16 @@ LANGUAGES = {
 }
 # Where a language has tests of its own, how one is written there, and the tests of a run that play them all.
 OWN = {
-    "Python": ("clients/python/tests/*.py", "def {}(", ["own::the_tests_of_the_helper_for_python_pass"]),
+    "Python": (
+        "clients/python/tests/*.py",
+        "def {}(",
+        [
+            "own::the_tests_of_the_helper_for_python_pass",
+            "own::the_quorum_of_the_helper_for_python_passes",
+            "own::the_helper_for_python_bears_bad_networks_and_servers",
+            "own::the_helper_for_python_waits_by_messages",
+        ],
+    ),
     "Node.js": (
         "clients/node/tests/*.mjs",
         "('{}'",

@@ -25,9 +25,29 @@ fn a_fork_of_python_has_lost_the_lock_of_its_parent() {
 
 #[test]
 fn the_tests_of_the_helper_for_python_pass() {
+    python_tests("test_[!nq]*.py");
+}
+
+#[test]
+fn the_quorum_of_the_helper_for_python_passes() {
+    python_tests("test_q*.py");
+}
+
+#[test]
+fn the_helper_for_python_bears_bad_networks_and_servers() {
+    python_tests("test_n[!o]*.py");
+}
+
+#[test]
+fn the_helper_for_python_waits_by_messages() {
+    python_tests("test_no*.py");
+}
+
+/// Plays the files of this pattern. Together the patterns have each file once: most tests wait, so the parts run at once.
+fn python_tests(files: &str) {
     let mut command = Command::new(python());
     // Five, for the lock over a quorum.
-    passes_on_servers(5, command.args(["-m", "unittest", "discover", "-s", "clients/python/tests"]));
+    passes_on_servers(5, command.args(["-m", "unittest", "discover", "-s", "clients/python/tests", "-p", files]));
 }
 
 #[test]
