@@ -234,8 +234,13 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// If one is unknown, given twice, lacks its value, is out of range, or excludes another.
-    #[inline(never)]
+    #[inline(always)]
     pub fn read_options(&mut self, taken: &OptList, options: &mut Options<'a>) -> Result<(), ArgError> {
+        if self.peek().is_none() { Ok(()) } else { self.read_given(taken, options) }
+    }
+
+    #[inline(never)]
+    fn read_given(&mut self, taken: &OptList, options: &mut Options<'a>) -> Result<(), ArgError> {
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();

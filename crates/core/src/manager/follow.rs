@@ -23,15 +23,9 @@ impl LockManager {
             }
         }
         effects.needs_rearm |= self.leases.first_wakeup() != wakeup;
-        effects.needs_rearm |= !effects.index_changes.is_empty() || !effects.ended_together.is_empty();
-        for (key, ended) in core::mem::take(&mut step.effects.ended_together) {
-            let (db, name) = self.place_of(step, key);
-            self.ended.push_back((db, name, ended));
-        }
-        // Their waiters were judged as if all holds stood that are left.
-        for key in core::mem::take(&mut step.unsettled) {
-            let (db, name) = self.place_of(step, key);
-            self.wait_table.mark_ready(db, &name);
+        effects.needs_rearm |= !effects.index_changes.is_empty();
+        if !step.effects.ended_together.is_empty() || !step.unsettled.is_empty() {
+            self.follow_settled(step);
         }
         if self.wait_table.waiting() > 0 {
             self.check_ended(step);
@@ -55,6 +49,21 @@ impl LockManager {
             }
         }
         step.effects.index_changes.clear();
+    }
+
+    /// Has the background announce holds that have ended together, and serve the queues of keys that are not settled.
+    #[cold]
+    fn follow_settled<K: Keyspace>(&mut self, step: &mut Step<'_, K>) {
+        for (key, ended) in core::mem::take(&mut step.effects.ended_together) {
+            let (db, name) = self.place_of(step, key);
+            self.ended.push_back((db, name, ended));
+            step.effects.needs_rearm = true;
+        }
+        // Their waiters were judged as if all holds stood that are left.
+        for key in core::mem::take(&mut step.unsettled) {
+            let (db, name) = self.place_of(step, key);
+            self.wait_table.mark_ready(db, &name);
+        }
     }
 
     /// Makes up for what a step left undone that ended in a panic: lets the indexes follow, and has the queues of its
