@@ -43,7 +43,8 @@ fn the_helper_for_python_waits_by_messages() {
     python_tests("test_no*.py");
 }
 
-/// Plays the files of this pattern. Together the patterns have each file once: most tests wait, so the parts run at once.
+/// Plays the files of this pattern. Together the patterns have each file once. Most tests wait, so the parts run at
+/// once.
 fn python_tests(files: &str) {
     let mut command = Command::new(python());
     // Five, for the lock over a quorum.
