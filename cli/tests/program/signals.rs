@@ -74,7 +74,7 @@ fn a_command_that_ignores_a_signal_goes_on_under_the_lock() {
     let server = Server::new();
     let folder = Folder::new();
     let script = format!("trap '' TERM; echo up > {}; read line; echo $line", folder.text("up"));
-    let mut command = program(server.port(), &["run", "-t", "2s", "k", "-c", &script]);
+    let mut command = program(server.port(), &["run", "-t", "6s", "k", "-c", &script]);
     command.stdin(Stdio::piped());
     let mut run = Run::of(command);
     folder.line("up");

@@ -67,7 +67,7 @@ fn a_keeper_that_slept_through_its_hold_stands_in_the_queue_again() {
 fn while_the_parent_is_stopped_the_lock_is_renewed_and_the_command_goes_on() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "3s", "k", "-c", &folder.stubborn()]);
+    let run = start(server.port(), &["run", "-t", "6s", "k", "-c", &folder.stubborn()]);
     folder.line("beat");
     let mut conn = server.connect();
     run.signal(Signal::STOP);
