@@ -54,10 +54,7 @@ type transport struct {
 func (t *transport) Close() error { return nil }
 
 func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, error) {
-	if address != "" {
-		return t.open(ctx, address)
-	}
-	return redislock.AtHome(t.homes, func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
+	return redislock.At(t.homes, address, func(at string) (redislock.Conn, error) { return t.open(ctx, at) })
 }
 
 // A conn is a client of go-redis that has one connection, and never a second one. What it sends goes through conn:

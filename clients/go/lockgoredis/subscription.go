@@ -21,11 +21,8 @@ const (
 func (t *transport) Subscribe(
 	ctx context.Context, address string, channel redislock.Channel, message func(string),
 ) (redislock.Subscription, error) {
-	if address != "" {
-		return t.subscribe(ctx, address, channel, message)
-	}
-	return redislock.AtHome(t.homes, func(home string) (redislock.Subscription, error) {
-		return t.subscribe(ctx, home, channel, message)
+	return redislock.At(t.homes, address, func(at string) (redislock.Subscription, error) {
+		return t.subscribe(ctx, at, channel, message)
 	})
 }
 

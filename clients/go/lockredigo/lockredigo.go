@@ -47,10 +47,7 @@ func NewDial(dial Dial, addresses ...string) redislock.Transport {
 func (t *transport) Close() error { return nil }
 
 func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, error) {
-	if address != "" {
-		return t.open(ctx, address)
-	}
-	return redislock.AtHome(t.homes, func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
+	return redislock.At(t.homes, address, func(at string) (redislock.Conn, error) { return t.open(ctx, at) })
 }
 
 type dialled struct {

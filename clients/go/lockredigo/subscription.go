@@ -17,11 +17,8 @@ const silence = 5 * time.Second // from one ping to the next; two that are not a
 func (t *transport) Subscribe(
 	ctx context.Context, address string, channel redislock.Channel, message func(string),
 ) (redislock.Subscription, error) {
-	if address != "" {
-		return t.subscribe(ctx, address, channel, message)
-	}
-	return redislock.AtHome(t.homes, func(home string) (redislock.Subscription, error) {
-		return t.subscribe(ctx, home, channel, message)
+	return redislock.At(t.homes, address, func(at string) (redislock.Subscription, error) {
+		return t.subscribe(ctx, at, channel, message)
 	})
 }
 

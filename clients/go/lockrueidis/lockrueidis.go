@@ -42,7 +42,7 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	return redislock.AtHome(t.homes, func(home string) (redislock.Conn, error) {
+	return redislock.At(t.homes, "", func(home string) (redislock.Conn, error) {
 		server, err := t.serverBy(ctx, home)
 		if err != nil {
 			return nil, err

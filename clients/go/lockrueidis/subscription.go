@@ -19,7 +19,7 @@ func (t *transport) Subscribe(
 	if address != "" {
 		return t.subscribe(ctx, address, channel, message)
 	}
-	return redislock.AtHome(t.homes, func(home string) (redislock.Subscription, error) {
+	return redislock.At(t.homes, "", func(home string) (redislock.Subscription, error) {
 		server, err := t.serverBy(ctx, home)
 		if err != nil {
 			return nil, err

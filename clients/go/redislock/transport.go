@@ -90,9 +90,12 @@ func NewHomes(addresses ...string) *Homes {
 	return &Homes{addresses: append([]string(nil), addresses...)}
 }
 
-// AtHome opens something at the first address for which that succeeds. It begins with the one that answered last. The
-// error is that of the last address.
-func AtHome[T any](h *Homes, open func(address string) (T, error)) (found T, err error) {
+// At opens something at an address; if that is empty, at the first of these for which it succeeds. It begins with the
+// one that answered last. The error is that of the last address.
+func At[T any](h *Homes, address string, open func(address string) (T, error)) (found T, err error) {
+	if address != "" {
+		return open(address)
+	}
 	err = errors.New("redislock: the transport has no address")
 	first := int(h.first.Load())
 	for at := range h.addresses {
