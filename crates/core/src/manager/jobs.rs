@@ -3,7 +3,7 @@
 
 use super::LockManager;
 use super::wake::Attempt;
-use crate::model::effect::{Cause, Ended, WaitEnds};
+use crate::model::effect::{Cause, Ended};
 use crate::model::hold::Hold;
 use crate::model::key::{Db, KeyIndex, KeyName};
 use crate::model::keyspace::Keyspace;
@@ -323,7 +323,8 @@ impl LockManager {
         let queue = self.wait_table.queue(db, &name).into_iter();
         let ids: Vec<WaiterId> = queue.flat_map(|queue| queue.iter()).take(self.limits.step.answers).collect();
         let messages = ids.iter().filter_map(|id| self.wait_table.message(*id)).collect();
-        Ended { waits: self.end_all(ids, answer), messages }
+        let waits = ids.into_iter().filter(|id| self.wait_table.remove(*id)).map(|id| (id, answer.clone())).collect();
+        Ended { waits, messages }
     }
 
     /// The keys with holds that no client knows of. They are plain holds once the node is dismissed: see
@@ -346,15 +347,6 @@ impl LockManager {
         let messages = self.wait_table.messages_to_all();
         self.retired_waits.push(self.wait_table.retire());
         Ended { waits, messages }
-    }
-
-    fn end_all(&mut self, ids: Vec<WaiterId>, answer: &WaitEnd) -> WaitEnds {
-        let end = |id| {
-            let waits = self.waits(id);
-            self.wait_table.remove(id);
-            waits.then(|| (id, answer.clone()))
-        };
-        ids.into_iter().filter_map(end).collect()
     }
 }
 
