@@ -86,6 +86,13 @@ class Count:
         self.repeated += [prefix + name for name in other.repeated]
         self.histories += other.histories
 
+    def repeat(self, name, play, times=1):
+        """Plays a test again that has failed, until it passes."""
+        if any(again.passed == 1 and not again.failed for again in (play() for _ in range(times))):
+            self.failed.remove(name)
+            self.passed += 1
+            self.repeated.append(name)
+
     def line(self, where=" on this server"):
         minutes = (time.monotonic() - self.start) / 60
         counts = f"passed {self.passed}, failed {len(self.failed)}, not run{where} {len(self.not_run)}"
@@ -255,10 +262,7 @@ def by_cargo(choice, log, **variables):
         more = {**variables, "CARGO_MANIFEST_DIR": str(folder)}
         one = play_program([program, "--exact", *names], folder, log, **more)
         for name in set(named_in_config()).intersection(one.failed):
-            if not play_program([program, "--exact", name], folder, log, **more).failed:
-                one.failed.remove(name)
-                one.passed += 1
-                one.repeated.append(name)
+            one.repeat(name, lambda name=name: play_program([program, "--exact", name], folder, log, **more))
         one.ran = set(names) - set(one.failed)
         count.add(one)
     return count
@@ -297,13 +301,8 @@ def play_recipes(names, log, **variables):
         note_not_run(count, left_out)
     for name in list(count.failed):
         # As cargo-nextest does in .ci/run.
-        for _ in range(int(os.environ.get("NEXTEST_RETRIES", "0"))):
-            again = play_program([RECIPES, "--exact", name], ROOT, log, **variables)
-            if again.passed == 1 and not again.failed:
-                count.failed.remove(name)
-                count.repeated.append(name)
-                count.passed += 1
-                break
+        times = int(os.environ.get("NEXTEST_RETRIES", "0"))
+        count.repeat(name, lambda name=name: play_program([RECIPES, "--exact", name], ROOT, log, **variables), times)
     return count
 
 
