@@ -448,7 +448,7 @@ fn a_waiter_that_leaves_all_queues_is_answered_once_and_those_behind_pass() {
 }
 
 #[test]
-fn what_happens_to_one_of_the_keys_reaches_who_waits_for_all() {
+fn what_happens_to_one_of_the_keys_reaches_the_waiters_for_all() {
     // What could go wrong: a key becomes free in another way than by a release, and its waiters are not visited.
     let granted: &[Row] = &[("m:", "[#2 #3]"), ("b:", "waits"), ("c:", "waits")];
     let refused: &[Row] = &[("m:", WRONGTYPE)];
@@ -576,7 +576,7 @@ fn many_waiters_for_many_keys_do_not_stop_the_server() {
 }
 
 #[test]
-fn a_free_key_is_kept_for_who_waits_for_others_for_a_limited_time() {
+fn a_free_key_is_reserved_for_a_waiter_of_several_keys_for_a_limited_time() {
     // What could go wrong: one client that waits for a busy key blocks all others at a free one for ever.
     let server = Server::new();
     let mut stage = Stage::new(&server);

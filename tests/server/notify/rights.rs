@@ -21,7 +21,7 @@ fn user(server: &Server, rights: &str) -> Connection {
 }
 
 #[test]
-fn who_may_publish_on_the_channel_is_told_there_and_nobody_else() {
+fn only_an_owner_that_may_publish_is_told_on_the_channel() {
     let server = Server::new();
     let mut scene = Scene::new(&server);
     scene.play(&[("LOCK.ACQUIRE k a", "#1")]);

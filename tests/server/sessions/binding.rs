@@ -451,7 +451,7 @@ fn many_holds_of_one_connection_end_together_and_only_they() {
 }
 
 #[test]
-fn in_a_transaction_the_hold_is_bound_to_who_sent_it() {
+fn in_a_transaction_the_hold_is_bound_to_its_sender() {
     // The server runs transactions as the client, or as something that stands for it.
     let server = Server::new();
     let mut conn = server.connect();

@@ -36,7 +36,7 @@ fn shares_wait_for_a_holder_that_must_give_some_back() {
 }
 
 #[test]
-fn shares_that_any_of_several_holders_may_let_in_are_in_no_deadlock() {
+fn shares_that_any_of_several_holders_can_free_are_in_no_deadlock() {
     plays(&[
         ("LOCK.SHARE j a 2", "#1"),
         ("LOCK.SHARE j x 2", "#2"),

@@ -132,7 +132,7 @@ fn when_a_key_is_deleted_a_whole_run_of_readers_is_granted() {
 }
 
 #[test]
-fn when_something_else_is_put_in_its_place_those_who_wait_are_told() {
+fn when_a_lock_is_overwritten_its_waiters_are_told() {
     // They would wait for a lock that is none, for ever.
     for command in [
         "SET k string",
@@ -449,7 +449,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
 }
 
 #[test]
-fn when_databases_change_places_who_waits_stays_with_the_number() {
+fn waiters_stay_with_the_number_when_databases_are_swapped() {
     // Locks go with their data: a waiter finds a free key, another holder, or something else than a lock.
     let mut scene = Scene::new();
     let mut one = scene.server.connect();
@@ -486,7 +486,7 @@ fn when_databases_change_places_who_waits_stays_with_the_number() {
 }
 
 #[test]
-fn a_lease_that_went_along_lets_in_who_waits_where_it_went() {
+fn a_lease_that_ends_after_a_move_serves_the_waiters_at_the_new_key() {
     // The timer would search under the old name.
     for command in ["RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
         let mut scene = Scene::new();
@@ -500,7 +500,7 @@ fn a_lease_that_went_along_lets_in_who_waits_where_it_went() {
 }
 
 #[test]
-fn when_a_lock_is_restored_over_another_those_who_wait_see_the_new_holder() {
+fn waiters_see_the_new_holder_when_a_lock_is_restored_over_another() {
     // They would wait for a holder that is gone; or, if the payload's holder is one of them, for themselves.
     let mut scene = Scene::new();
     scene.hold("source", "B");
@@ -546,7 +546,7 @@ fn a_reload_keeps_everybody_in_line_and_brings_the_holders_back() {
 }
 
 #[test]
-fn a_transaction_that_deletes_and_asks_finds_who_waits_before_it() {
+fn a_transaction_that_deletes_and_asks_finds_earlier_waiters() {
     // Between the deletion and the next visit in the background another requester could slip in.
     let script = "redis.call('DEL','k')return{redis.call('LOCK.ACQUIRE','k','x')}";
     for commands in [&["DEL k", "LOCK.ACQUIRE k x"][..], &["UNLINK k", "LOCK.RW k x READ BLOCK 100"], &[script]] {
@@ -573,7 +573,7 @@ fn a_transaction_that_deletes_and_asks_finds_who_waits_before_it() {
 }
 
 #[test]
-fn what_a_transaction_or_script_leaves_behind_decides_about_those_who_wait() {
+fn waiters_are_judged_by_what_a_transaction_or_script_leaves() {
     // In between the key was free, or no lock: no waiter may have been granted or refused for that.
     for (commands, left) in [
         (&["DEL k", "SET k string"][..], "string"),

@@ -530,7 +530,7 @@ fn a_thousand_waiters_that_are_killed_at_once_leave_nothing() {
 }
 
 #[test]
-fn an_error_reaches_who_waited_though_others_begin_to_wait_meanwhile() {
+fn an_error_reaches_its_waiter_though_others_begin_to_wait_meanwhile() {
     // Some servers ask for an answer a turn later. Another waiter may have its place by then, and it was answered null.
     let server = Server::new();
     let mut conn = server.connect();
