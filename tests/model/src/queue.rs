@@ -730,6 +730,7 @@ impl Naive {
                 if !self.may_overlook {
                     self.check_passing(&newcomer, now_us);
                 }
+                ask.keys.iter().for_each(|key| self.looked(ask.db, *key, now_us));
                 return if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued };
             }
             if self.lets_in {
@@ -744,9 +745,7 @@ impl Naive {
             self.refused = Some(newcomer);
             return Answer::Deadlock;
         }
-        for key in &ask.keys {
-            self.looked(ask.db, *key, now_us);
-        }
+        ask.keys.iter().for_each(|key| self.looked(ask.db, *key, now_us));
         if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued }
     }
 
@@ -893,12 +892,14 @@ impl Naive {
         None
     }
 
-    /// Whether a requester might be in a cycle: another owner waits for a key that it holds, or stands behind it.
+    /// Whether a requester might be in a cycle: another owner waits for a key that it holds, or stands behind it. A key
+    /// that it upgrades counts as held until its queue is served, though another command of the step took the hold.
     pub fn may_be_waited_for(&self, owner: u8) -> bool {
         self.contended().into_iter().any(|(db, key)| {
             let queue = self.queue(db, key);
             let stands = queue.iter().position(|waiter| waiter.ask.owner == owner);
-            self.row(db, key, owner).is_some() || stands.is_some_and(|at| at + 1 < queue.len())
+            let upgrades = queue.iter().any(|waiter| waiter.ask.owner == owner && waiter.upgraded.contains(&key));
+            upgrades || self.row(db, key, owner).is_some() || stands.is_some_and(|at| at + 1 < queue.len())
         })
     }
 
