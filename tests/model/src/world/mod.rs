@@ -151,78 +151,9 @@ impl World {
     fn act(&mut self, op: &Op) {
         let now = self.now;
         match op {
-            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share } => {
-                if self.is_foreign(*db, keys) {
-                    return;
-                }
-                // As the parser has it.
-                let wait = if self.unit.is_some() { Wait::Never } else { *wait };
-                let (mode, retry) = (*mode, retry.or(queue.map(|_| share.map_or(1, |(_, take)| take))));
-                let note_kept = note.map(|note| Note::new(&[note]));
-                let ask = Acquire {
-                    mode,
-                    lease: Millis(*lease),
-                    note: note_kept,
-                    wait,
-                    retry,
-                    session: self.session(*session),
-                    queue: queue.map(Millis),
-                    share: share.and_then(|(limit, take)| {
-                        Some(Share { limit: NonZeroU32::new(limit)?, take: NonZeroU32::new(take)? })
-                    }),
-                    // As the parser has it.
-                    min_fence: self.min_fence.filter(|_| keys.len() == 1 && share.is_none()),
-                };
-                let min_fence = ask.min_fence.map(Fence::get);
-                let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
-                let (owner_, session) = (*owner, self.bound(*session));
-                let wish = Wish {
-                    db: *db,
-                    keys: keys.clone(),
-                    owner: owner_,
-                    mode,
-                    lease_us,
-                    note,
-                    wait,
-                    retry,
-                    session,
-                    queue_us: queue.map(|ms| ms * 1000),
-                    share: *share,
-                    min_fence,
-                };
-                self.serve((*db, &keys), *owner, Operation::Acquire(ask), |naive| {
-                    naive.acquire(&wish, now.mono.0, now.wall.0)
-                });
-            }
-            Op::Release { db, keys, owner, mode, amount, fence } => {
-                if self.is_foreign(*db, keys) {
-                    return;
-                }
-                let fence = self.named(*fence, (*db, keys[0]), *owner);
-                let ask = Release { mode: *mode, amount: *amount, fence };
-                let at = (*db, &keys[..]);
-                self.serve(at, *owner, Operation::Release(ask), |naive| {
-                    naive.release(at, *owner, *mode, *amount, fence.map(Fence::get))
-                });
-            }
-            Op::Extend { keys, owner, lease, fence, session, note } => {
-                if self.is_foreign(0, keys) {
-                    return;
-                }
-                let fence = self.named(*fence, (0, keys[0]), *owner);
-                let ask = Extend {
-                    lease: Millis(*lease),
-                    session: self.session(*session),
-                    fence,
-                    note: note.map(|note| Note::new(note.as_slice())),
-                    min_fence: self.min_fence.filter(|_| keys.len() == 1),
-                };
-                let wish = (now.mono.0 + lease * 1000, self.bound(*session), *note);
-                let fences = (fence.map(Fence::get), ask.min_fence.map(Fence::get));
-                self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
-                    naive.extend((0, keys), *owner, wish, fences, now.wall.0)
-                });
-            }
+            Op::Acquire { .. } => self.act_acquire(op),
+            Op::Release { .. } => self.act_release(op),
+            Op::Extend { .. } => self.act_extend(op),
             Op::Guard { db, key, owner, fence } => {
                 if self.is_foreign(*db, &[*key]) {
                     return;
@@ -277,29 +208,7 @@ impl World {
                 self.primary.manager.set_grace(Millis(*ms), now.mono);
                 self.naive.set_grace(ms * 1000, now.mono.0);
             }
-            Op::Dismiss => {
-                for (db, name) in self.primary.manager.offered_keys() {
-                    self.primary.locks.get_mut(&(db.0, name[0])).expect("is offered").keep_offers();
-                }
-                assert!(
-                    self.primary.locks.values().all(|lock| lock.holds.iter().all(|(_, hold)| hold.offer().is_none()))
-                );
-                let manager = &self.primary.manager;
-                let is_there = |id: &u64| manager.waited_since(id_of(*id)).is_some();
-                let there: BTreeSet<u64> = self.told.ids().filter(is_there).collect();
-                let ended = self.primary.manager.dismiss();
-                self.told.dismissed(&ended.messages, |id| there.contains(&id));
-                let answers = ended.waits;
-                assert!(
-                    answers.iter().all(|(_, answer)| *answer == request::WaitEnd::Redirected(RedirectReason::Demoted))
-                );
-                let told: BTreeSet<u64> = answers.iter().map(|(id, _)| id.to_number()).collect();
-                assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
-                self.naive.granted.clear();
-                self.naive.offers.clear();
-                self.naive.rows.iter_mut().for_each(|row| row.offered = false);
-                self.naive.end_keeping();
-            }
+            Op::Dismiss => self.dismiss(),
             Op::SetWall { us } => self.now.wall = WallTime(*us),
             Op::Alarm { most } => self.alarm(*most),
             Op::SetOver { key } => {
@@ -378,6 +287,107 @@ impl World {
                 self.primary.manager.promote(now.wall);
             }
         }
+    }
+
+    /// All waits end: the node is a replica from now on.
+    fn dismiss(&mut self) {
+        for (db, name) in self.primary.manager.offered_keys() {
+            self.primary.locks.get_mut(&(db.0, name[0])).expect("is offered").keep_offers();
+        }
+        assert!(self.primary.locks.values().all(|lock| lock.holds.iter().all(|(_, hold)| hold.offer().is_none())));
+        let manager = &self.primary.manager;
+        let is_there = |id: &u64| manager.waited_since(id_of(*id)).is_some();
+        let there: BTreeSet<u64> = self.told.ids().filter(is_there).collect();
+        let ended = self.primary.manager.dismiss();
+        self.told.dismissed(&ended.messages, |id| there.contains(&id));
+        let answers = ended.waits;
+        assert!(answers.iter().all(|(_, answer)| *answer == request::WaitEnd::Redirected(RedirectReason::Demoted)));
+        let told: BTreeSet<u64> = answers.iter().map(|(id, _)| id.to_number()).collect();
+        assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
+        self.naive.granted.clear();
+        self.naive.offers.clear();
+        self.naive.rows.iter_mut().for_each(|row| row.offered = false);
+        self.naive.end_keeping();
+    }
+
+    /// Acquires in all three.
+    fn act_acquire(&mut self, op: &Op) {
+        let Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share } = op else { return };
+        let now = self.now;
+        if self.is_foreign(*db, keys) {
+            return;
+        }
+        // As the parser has it.
+        let wait = if self.unit.is_some() { Wait::Never } else { *wait };
+        let (mode, retry) = (*mode, retry.or(queue.map(|_| share.map_or(1, |(_, take)| take))));
+        let note_kept = note.map(|note| Note::new(&[note]));
+        let ask = Acquire {
+            mode,
+            lease: Millis(*lease),
+            note: note_kept,
+            wait,
+            retry,
+            session: self.session(*session),
+            queue: queue.map(Millis),
+            share: share
+                .and_then(|(limit, take)| Some(Share { limit: NonZeroU32::new(limit)?, take: NonZeroU32::new(take)? })),
+            // As the parser has it.
+            min_fence: self.min_fence.filter(|_| keys.len() == 1 && share.is_none()),
+        };
+        let min_fence = ask.min_fence.map(Fence::get);
+        let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
+        let (owner_, session) = (*owner, self.bound(*session));
+        let wish = Wish {
+            db: *db,
+            keys: keys.clone(),
+            owner: owner_,
+            mode,
+            lease_us,
+            note,
+            wait,
+            retry,
+            session,
+            queue_us: queue.map(|ms| ms * 1000),
+            share: *share,
+            min_fence,
+        };
+        self.serve((*db, &keys), *owner, Operation::Acquire(ask), |naive| naive.acquire(&wish, now.mono.0, now.wall.0));
+    }
+
+    /// Releases in all three.
+    fn act_release(&mut self, op: &Op) {
+        let Op::Release { db, keys, owner, mode, amount, fence } = op else { return };
+        if self.is_foreign(*db, keys) {
+            return;
+        }
+        let fence = self.named(*fence, (*db, keys[0]), *owner);
+        let ask = Release { mode: *mode, amount: *amount, fence };
+        let at = (*db, &keys[..]);
+        self.serve(at, *owner, Operation::Release(ask), |naive| {
+            naive.release(at, *owner, *mode, *amount, fence.map(Fence::get))
+        });
+    }
+
+    /// Extends in all three.
+    fn act_extend(&mut self, op: &Op) {
+        let Op::Extend { keys, owner, lease, fence, session, note } = op else { return };
+        let now = self.now;
+        if self.is_foreign(0, keys) {
+            return;
+        }
+        let fence = self.named(*fence, (0, keys[0]), *owner);
+        let ask = Extend {
+            lease: Millis(*lease),
+            session: self.session(*session),
+            fence,
+            note: note.map(|note| Note::new(note.as_slice())),
+            min_fence: self.min_fence.filter(|_| keys.len() == 1),
+        };
+        let wish = (now.mono.0 + lease * 1000, self.bound(*session), *note);
+        let fences = (fence.map(Fence::get), ask.min_fence.map(Fence::get));
+        self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
+            naive.extend((0, keys), *owner, wish, fences, now.wall.0)
+        });
     }
 
     fn is_foreign(&self, db: u32, keys: &[u8]) -> bool {
