@@ -75,14 +75,11 @@ fn a_waiter_for_several_keys_is_redirected_when_one_has_moved() {
     old.int(&["LOCK.ACQUIRE", &j, "a", "PX", "600000"]).expect("free");
     let mut waiter = Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
     let granted = old.info("lock", "lock_granted");
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &j, "0", "20000"]);
     let_it_tick(&mut old);
     assert_eq!(old.info("lock", "lock_granted"), granted, "granted between MIGRATE and SETSLOT NODE");
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     let end = waiter.read();
     assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
     nobody_waits(&mut old);
@@ -100,13 +97,12 @@ fn a_key_that_has_just_moved_is_not_granted_with_one_that_is_still_here() {
     let cluster = Cluster::start(2, 0);
     let (tag, slot) = tag_of(&cluster, 0);
     let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut old = cluster.conn(0);
     for key in [&j, &k] {
         old.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
     }
     let mut waiter = Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let migrate = format!("MIGRATE 127.0.0.1 {} {k} 0 20000", cluster.nodes[1].port());
     in_one_turn(&cluster.nodes[0], &[migrate, format!("LOCK.RELEASE {j} a")]);
     let end = waiter.read();

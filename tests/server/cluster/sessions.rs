@@ -97,15 +97,12 @@ fn a_hold_that_was_migrated_lives_on_by_lease() {
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let other = other_key(&cluster, &key);
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut old = cluster.conn(0);
     let holder = holder_of(&cluster, &[&key, &other]);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     assert_eq!(only_hold(&mut old, &key).client, Some(holder.id()));
     old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     assert_moved_on(&cluster, holder, &key, &other);
 }
 
@@ -114,10 +111,9 @@ fn a_hold_in_a_slot_that_is_on_its_way_ends_where_it_is() {
     // Until the key has gone this node serves it, also in the background.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut old = cluster.conn(0);
     let holder = holder_of(&cluster, &[&key]);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     close(&mut old, holder);
     wait_for("it to be ended", || old.get::<usize>(&["DBSIZE"]) == 0);
     assert_eq!(old.info("lock", "lock_released"), "1");

@@ -133,8 +133,7 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
         for number in 0..2 {
             spoil(&cluster.nodes[number], &tag_of(&cluster, number).0);
         }
-        new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-        old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+        cluster.begin_move(&slot, 0, 1);
         let migrate = |conn: &mut Client, key: &str| {
             conn.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), key, "0", "20000"]);
         };
@@ -164,9 +163,7 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
         assert!(new.error(&["LOCK.ACQUIRE", &free, "b"]).starts_with("MOVED "));
         new.ok(&["ASKING"]);
         new.int(&["LOCK.ACQUIRE", &free, "b"]).expect("free");
-        for conn in [&mut new, &mut old] {
-            conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-        }
+        cluster.end_move(&slot, 0, 1);
         assert_eq!(said(&mut new, false, [&j, &k]), all("served"));
         assert_eq!(said(&mut old, false, [&j, &k]), all("MOVED"));
     }
@@ -182,8 +179,7 @@ fn a_waiter_in_a_slot_that_arrives_is_served_there() {
         let key = format!("{tag}k");
         let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
         old.int(&["LOCK.ACQUIRE", &key, "a", "PX", "600000"]).expect("free");
-        new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-        old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+        cluster.begin_move(&slot, 0, 1);
         old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
         spoil(&cluster.nodes[1], &tag_of(&cluster, 1).0);
         let mut waiter = Connection::resp2(&cluster.nodes[1]);

@@ -44,11 +44,10 @@ fn a_waiter_for_a_key_that_is_migrated_is_redirected_to_it() {
     // elsewhere.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut old = cluster.conn(0);
     let mut crowd = crowd(&cluster, &key, 600_000);
     let granted = old.info("lock", "lock_granted");
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let_it_tick(&mut old);
     assert!(crowd.iter_mut().all(Connection::is_waiting), "the key is there still");
     old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
@@ -57,9 +56,7 @@ fn a_waiter_for_a_key_that_is_migrated_is_redirected_to_it() {
     assert_eq!(old.info("lock", "lock_granted"), granted, "granted between MIGRATE and SETSLOT NODE");
     let facts = cluster.nodes[0].aof_tail();
     assert_ne!(facts.last().unwrap()[0], "LOCK.HOLD", "{facts:?}");
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     for waiter in &mut crowd {
         assert_sent_away(waiter, "migrated");
     }
@@ -71,10 +68,9 @@ fn a_waiter_for_a_key_in_a_moving_slot_is_served_while_the_key_is_there() {
     // Not before it has gone: until then this node serves it, also in the background.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut old = cluster.conn(0);
     let mut crowd = crowd(&cluster, &key, 600_000);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     assert_eq!(old.int(&["LOCK.RELEASE", &key, "a"]), Some(0));
     crowd[0].only_reply().int();
     // In the background: the writers between go, and the readers are not granted past the holder.

@@ -379,9 +379,8 @@ fn fences_rise_over_a_slot_that_is_moved_key_by_key_after_a_client_carried_the_c
     leave(&mut conns[old], &key, "a");
     assert_eq!(before, least);
     wait_for("the other node to hear how far that was", || fence_clock(&mut conns[new]) >= before);
-    for conn in &mut conns {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(new)]);
-    }
+    cluster.begin_move(&slot, old, new);
+    cluster.end_move(&slot, old, new);
     let after = take(&mut conns[new], &key, "b", None);
     assert!(after > before, "{after} is not above {before}");
 }

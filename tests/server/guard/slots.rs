@@ -88,8 +88,7 @@ fn while_its_slot_moves_a_guard_runs_only_where_lock_and_data_are_together() {
     let guard = [lock.as_str(), "a", &fence];
     old.ok(&["MSET", &d, "1", &e, "1"]);
     let (get, mget, ping) = (["GET", d.as_str()], ["MGET", d.as_str(), e.as_str()], ["PING"]);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let migrate = |conn: &mut Client, key: &str| {
         conn.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), key, "0", "20000"]);
     };
@@ -116,9 +115,7 @@ fn while_its_slot_moves_a_guard_runs_only_where_lock_and_data_are_together() {
     assert_eq!(said(&mut old, false, &guard, &mget), "ASK");
     assert_eq!(said(&mut new, true, &guard, &mget), "served");
     assert_eq!(said(&mut new, true, &guard, &["SET", &e, "2"]), "served");
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     assert_eq!(said(&mut new, false, &guard, &mget), "served");
     assert_eq!(said(&mut old, false, &guard, &mget), "MOVED");
 }
@@ -164,9 +161,7 @@ fn getdel_and_getset_are_answered_whole_in_a_cluster_and_their_keys_are_judged()
     }
     // While the slot moves, a key that is not here may have gone.
     wire.say(&format!("SET {here}d old"));
-    let (old, new) = (cluster.id(0), cluster.id(1));
-    cluster.conn(1).ok(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &old]);
-    cluster.conn(0).ok(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &new]);
+    cluster.begin_move(&number, 0, 1);
     for (command, new) in [("GETSET", " new"), ("GETDEL", "")] {
         assert_eq!(wire.say(&format!("{guard} {command} {here}gone{new}")).code(), "TRYAGAIN", "{command}");
         assert_eq!(wire.say(&format!("{guard} {command} {here}h{new}")).code(), "WRONGTYPE", "{command}");
@@ -265,7 +260,6 @@ fn no_update_is_lost_while_the_slot_of_lock_and_data_moves_key_by_key() {
     const CLIENTS: u64 = 4;
     let cluster = Cluster::start(2, 0);
     let mut old = cluster.conn(0);
-    let mut new = cluster.conn(1);
     let port = cluster.nodes[1].port().to_string();
     for number in 0..6 {
         let tag = format!("{{moves{number}}}");
@@ -288,8 +282,7 @@ fn no_update_is_lost_while_the_slot_of_lock_and_data_moves_key_by_key() {
             }
             let _stops = Stops(&over);
             more(10);
-            new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-            old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+            cluster.begin_move(&slot, 0, 1);
             // In both orders.
             let keys = if number % 2 == 0 { [&lock, &d] } else { [&d, &lock] };
             while !old.get::<Vec<String>>(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).is_empty() {
@@ -300,9 +293,7 @@ fn no_update_is_lost_while_the_slot_of_lock_and_data_moves_key_by_key() {
                 }
             }
             more(10);
-            for conn in [&mut new, &mut old] {
-                conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-            }
+            cluster.end_move(&slot, 0, 1);
             more(10);
         });
         let stored: u64 = redis::from_redis_value(Follower::new(&cluster).ask(&["GET", &d])).unwrap();

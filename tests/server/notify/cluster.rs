@@ -56,12 +56,9 @@ fn a_slot_on_its_way_serves_channels_at_both_nodes_and_then_at_the_new_one() {
     }
     let mut replies = |owner: &str| [0, 1].map(|node: usize| ask(&mut wires[node], &keys[node], owner, &channel));
     assert_eq!(replies("b"), [Reply::Null, Reply::error(ELSEWHERE)]);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     assert_eq!(replies("c"), [Reply::Null, Reply::Null]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     wait_for("both to know", || replies("d") == [Reply::error(ELSEWHERE), Reply::Null]);
 }
 
@@ -69,18 +66,15 @@ fn a_slot_on_its_way_serves_channels_at_both_nodes_and_then_at_the_new_one() {
 fn an_owner_whose_key_moves_away_is_told() {
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut old = cluster.conn(0);
     let channel = name_in(&mut old, true, &slot);
     let mut subscriber = Subscriber::of_shard(&cluster.nodes[0], &channel);
     let mut wire = Connection::resp2(&cluster.nodes[0]);
     wire.ask(&["LOCK.ACQUIRE", &key, "a"]).int();
     assert_eq!(ask(&mut wire, &key, "b", &channel), Reply::Null);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     assert_eq!(subscriber.next(), "b");
     assert_eq!(subscriber.heard(), [""; 0]);
     wait_for("the place to be gone", || old.info_number("lock", "lock_places") == 0);

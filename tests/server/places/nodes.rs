@@ -140,13 +140,10 @@ fn when_the_slot_moves_places_are_gone_and_an_offer_is_a_plain_hold() {
     assert_eq!(old.int(&["LOCK.RELEASE", &offered, "a"]), Some(0));
     assert_eq!(["lock_places", "lock_offered"].map(|field| old.info_number("lock", field)), [3, 1]);
     let mut waits = Connection::waiting(&cluster.nodes[0], &format!("LOCK.ACQUIRE {key} d BLOCK 0 QUEUE 60000"));
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let port = cluster.nodes[1].port().to_string();
     old.ok(&["MIGRATE", "127.0.0.1", &port, "", "0", "20000", "KEYS", &key, &offered]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     let end = waits.read();
     assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
     wait_for("the places to be gone", || old.info("lock", "lock_places") == "0");

@@ -177,16 +177,13 @@ fn each_kind_is_sent_after_a_key_that_is_migrated() {
     let (tag, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
     let mut all = all_wait(&cluster.nodes[0], &tag);
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let granted = old.info("lock", "lock_granted");
     let port = cluster.nodes[1].port().to_string();
     for kind in &KINDS {
         old.ok(&["MIGRATE", "127.0.0.1", &port, &kind.key(&tag), "0", "20000"]);
     }
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
+    cluster.end_move(&slot, 0, 1);
     for (name, waiter) in &mut all {
         let end = waiter.read();
         assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{name}: {end:?}");

@@ -70,6 +70,19 @@ impl Cluster {
         (key, slot)
     }
 
+    /// Begins to move a slot from one node to another, key by key. MIGRATE moves the keys.
+    pub fn begin_move(&self, slot: &str, old: usize, new: usize) {
+        self.conn(new).ok(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &self.id(old)]);
+        self.conn(old).ok(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &self.id(new)]);
+    }
+
+    /// Ends such a move: both nodes know that the slot is the new one's.
+    pub fn end_move(&self, slot: &str, old: usize, new: usize) {
+        for number in [new, old] {
+            self.conn(number).ok(&["CLUSTER", "SETSLOT", slot, "NODE", &self.id(new)]);
+        }
+    }
+
     /// Moves a slot at once from the first node to the second, as Redis does from 8.4 on, or as Valkey does from 9.0
     /// on. Fails on others.
     pub fn move_at_once(&self, slot: &str) {
