@@ -48,6 +48,11 @@ rm -f target/faults/failed
 printf '%s\n' "${alone[@]}" | xargs -L 1 -P 1 bash -c 'play "$@"' play
 printf '%s\n' "${together[@]}" | xargs -L 1 -P 2 bash -c 'play "$@"' play
 if [ -e target/faults/failed ]; then
-  echo "FAILED: $(tr '\n' ' ' <target/faults/failed)"
+  # Once more at the end, where it is found without the rest.
+  for program in $(<target/faults/failed); do
+    echo "FAILED: $program"
+    grep -E '^(VIOLATION|BLIND|ABOVE)|panicked at' -A 2 "target/faults/$program.log" | head -n 40 ||
+      tail -n 20 "target/faults/$program.log"
+  done
   exit 1
 fi

@@ -43,6 +43,8 @@ pub struct Scene {
     /// Whether the request uses the scene up.
     pub once: bool,
     pub options: &'static [(&'static str, &'static str)],
+    /// How long nothing is granted after the start, in milliseconds; on a busy machine a multiple of it.
+    pub grace_ms: u32,
     pub build: fn(&mut Stage),
     pub act: fn(&mut Stage),
 }
@@ -53,17 +55,17 @@ const HELD: &str = "PX 80000000";
 const HOLDERS: usize = 65_536;
 /// The default of `lock.max-places`.
 const PLACES: usize = 100_000;
+const GRACE_MS: u32 = 3_000;
 /// The default of `lock.max-waiters-per-key`.
 const QUEUE: usize = 10_000;
 const AOF: &[(&str, &str)] = &[("appendonly", "yes"), ("auto-aof-rewrite-percentage", "0"), ("appendfsync", "no")];
-const GRACE: &[(&str, &str)] = &[("lock.grace-ms", "3000")];
 
 const fn scene(name: &'static str, bound: Bound, build: fn(&mut Stage), act: fn(&mut Stage)) -> Scene {
-    Scene { name, bound, once: false, options: &[], build, act }
+    Scene { name, bound, once: false, options: &[], grace_ms: 0, build, act }
 }
 
 const fn once(name: &'static str, bound: Bound, build: fn(&mut Stage), act: fn(&mut Stage)) -> Scene {
-    Scene { name, bound, once: true, options: &[], build, act }
+    Scene { name, bound, once: true, options: &[], grace_ms: 0, build, act }
 }
 
 pub const SCENES: &[Scene] = &[
@@ -480,14 +482,16 @@ pub const SCENES: &[Scene] = &[
         },
     ),
     Scene {
-        options: GRACE,
+        grace_ms: GRACE_MS,
         ..once(
             "a grace ends before 100,000 places",
             Bound::Short,
             |stage| {
-                stage.due = Instant::now() + Duration::from_millis(3_000);
+                stage.due = Instant::now() + stage.patience * Duration::from_millis(GRACE_MS.into());
                 let count = if stage.full { PLACES } else { 0 };
                 stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE l{at} p{at} QUEUE 60000")));
+                // The grace began before the client connected.
+                stage.is_late |= stage.conn.info_number("lock", "lock_places") < count as u64;
                 stage.has("places", PLACES as u64);
             },
             |stage| {
