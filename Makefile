@@ -168,9 +168,9 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 	@$(env) tools/planted.py
 
 # What a change need not wait for.
-NIGHTLY = planted "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible
+NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible
 
-nightly: ## what .ci/run leaves out: planted defects, a tenth of torture, an hour of soak, fuzz, valgrind, reproducible
+nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, valgrind
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
 
 docs: ## build the documents as a site with search, and check its links: target/docs/index.html

@@ -15,7 +15,8 @@ and which tests may be repeated. What passes only then is named and counted. too
 it cannot be had, one program runs after the other, as cargo test has it: the same tests with the same result.
 
 REDIS_LOCK_TESTED may name a server on which make test has just passed. On that version `servers` repeats only the tests
-that some server cannot run, to report what was not run there.
+that some server cannot run, to report what was not run there. With REDIS_LOCK_NEWEST it leaves out the servers of which
+there is a newer one of the same family, but for that one.
 """
 
 import json
@@ -376,9 +377,12 @@ def servers():
     folders.sort(key=lambda path: (path.name.split("-")[0], [int(part) for part in path.name.split("-")[1].split(".")]))
     if not folders:
         fail("there are no servers: make servers brings them")
-    for number, folder in enumerate(folders):
-        family, version, source = (folder / "version").read_text().strip().split(" ", 2)
+    facts = {folder: (folder / "version").read_text().strip().split(" ", 2) for folder in folders}
+    newest = {family: folder for folder, (family, *_) in facts.items()}.values()
+    for number, (folder, (family, version, source)) in enumerate(facts.items()):
         what, server = f"{family.capitalize()} {version}", str(folder / f"{family}-server")
+        if os.environ.get("REDIS_LOCK_NEWEST") and folder not in newest and what != tested:
+            continue
         choice, rest = Choice(kinds, skipped=ONCE if number else []), ""
         if what == tested:
             choice, rest = Choice(kinds, exact=cannot_everywhere()), ", and the others by make test"
