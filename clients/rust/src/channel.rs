@@ -225,7 +225,7 @@ fn is_full(error: &RedisError) -> bool {
 }
 
 fn too_many_redirections() -> RedisError {
-    std::io::Error::other("the cluster redirects in a circle, or to nowhere").into()
+    std::io::Error::other("the cluster redirects in a cycle, or to nowhere").into()
 }
 
 #[cfg(test)]

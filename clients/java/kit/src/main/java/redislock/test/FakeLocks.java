@@ -257,7 +257,7 @@ final class FakeLocks {
         return asked.keys.size() == 1 ? fences.get(0) : fences;
     }
 
-    /** The owners and keys of a circle that a wait would close; empty if there is none. */
+    /** The owners and keys of a cycle that a wait would close; empty if there is none. */
     private List<String> cycle(Place asked) {
         List<String> path = new ArrayList<>(List.of(asked.owner));
         return leads(asked, asked.owner, path, new HashSet<>()) ? path : List.of();
