@@ -7,7 +7,7 @@
 pub mod command;
 pub mod module;
 
-use module::{config, eviction, grace, info, keyspace, server_events};
+use module::{config, eviction, grace, info, open_locks, server_events};
 use server_api::alloc::ServerAlloc;
 use server_api::{LoadError, Loader, Module, server_module};
 use std::ffi::CStr;
@@ -38,7 +38,7 @@ impl Module for LockModule {
     const VERSION: i32 = VERSION;
 
     fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
-        loader.data_type(&keyspace::LOCK)?;
+        loader.data_type(&open_locks::LOCK)?;
         command::table::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
         server_events::load(loader)?;

@@ -6,7 +6,7 @@
 use super::blocked_clients::{redirect_waiters, wake, wake_all};
 use super::data_type::Stored;
 use super::grace;
-use super::keyspace::{gone_at, with_key};
+use super::open_locks::{gone_at, with_key};
 use super::replication;
 use super::resync::Unsent;
 use super::scheduler::SLICE_MS;

@@ -1,7 +1,7 @@
 //! What the server tells the module: its own events, those of keys, and messages of other nodes.
 
 use super::data_type::Stored;
-use super::keyspace::{gone_at, with_key};
+use super::open_locks::{gone_at, with_key};
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
 use super::{background, blocked_clients, eviction, grace, notify};

@@ -6,7 +6,7 @@
 //! A panic in a step undoes nothing that the manager has committed. So it is all made known before the panic goes on to
 //! the boundary of the call. If that panics too, the waits that the step has ended get an error.
 
-use super::keyspace::OpenLocks;
+use super::open_locks::OpenLocks;
 use super::shell::{Shell, shell};
 use super::{blocked_clients, notify};
 use lock_core::manager::LockManager;
@@ -149,7 +149,7 @@ fn answer(ends: WaitEnds, published: Result<(), Caught>, now: Now) -> Result<(),
 fn publish(shell: &Shell, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
     #[cfg(debug_assertions)]
     for change in changes {
-        assert!(!names.get(change.key.0).as_bytes().ends_with(super::keyspace::on_purpose::WHEN_TOLD), "on purpose");
+        assert!(!names.get(change.key.0).as_bytes().ends_with(super::open_locks::on_purpose::WHEN_TOLD), "on purpose");
     }
     shell.stream.publish(ctx, names, changes, now);
     for change in changes {

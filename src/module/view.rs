@@ -1,7 +1,7 @@
 //! Reading: what commands show and check. Nothing is changed.
 
 use super::data_type::Stored;
-use super::keyspace::with_key;
+use super::open_locks::with_key;
 use super::request::ServeError;
 use super::shell::{shell, with_manager};
 use lock_core::manager::LockManager;

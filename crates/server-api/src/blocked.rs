@@ -4,9 +4,9 @@
 //! on a stand-in for them: `stand_in_of`.) The module alone unblocks it: what the server signals on those keys is
 //! ignored.
 
-use super::answered::{Answered, await_delivery, has_closed};
 use super::client::client_exists;
 use super::context::{Ctx, Flags};
+use super::delivery::{Answered, await_delivery, has_closed};
 use super::guard::guard;
 use super::slot;
 use super::string::{OwnedStr, Str};
@@ -30,7 +30,7 @@ use std::rc::Rc;
 /// | `answer`, `lost`, `done` | unblocked, but disconnected, closed or sent another reply before ours was sent |
 ///
 /// So `answer` means nothing until `done` has come without `lost`. A reply counts as sent when the client is still
-/// there after the turn of the event loop in which the server released it (answered.rs). A connection that breaks later
+/// there after the turn of the event loop in which the server released it (delivery.rs). A connection that breaks later
 /// may still lose it.
 ///
 /// `answer` may come from within [`Blocked::unblock`] (Valkey) or later, `lost` from within any command or event, and

@@ -1,8 +1,8 @@
 //! Events of the server and of keys: what happens without a command of the module.
 
-use super::answered::{after_sleep, client_gone};
 use super::blocked::before_sleep;
 use super::context::Ctx;
+use super::delivery::{after_sleep, client_gone};
 use super::guard::guard;
 use super::load::{LoadError, Loader};
 use super::string::Str;

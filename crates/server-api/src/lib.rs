@@ -28,7 +28,6 @@ macro_rules! api {
 
 pub mod acl;
 pub mod alloc;
-mod answered;
 pub mod args;
 pub mod blocked;
 pub mod call;
@@ -37,6 +36,7 @@ pub mod command;
 pub mod command_info;
 pub mod config;
 pub mod context;
+mod delivery;
 pub mod event;
 mod few;
 pub mod guard;

@@ -19,12 +19,12 @@
 use super::LockManager;
 use super::enqueue::Search;
 use super::grant::{GrantContext, grant};
+use crate::model::ended_holds::Over;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::lock::Lock;
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
-use crate::model::settle::Over;
 use crate::model::step::Step;
 use crate::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
 

@@ -6,6 +6,7 @@
 use super::LockManager;
 use super::grant::{GrantContext, grant};
 use crate::model::effect::Cause;
+use crate::model::ended_holds::Over;
 use crate::model::hold::{Hold, Mode};
 use crate::model::key::{Db, KeyIndex, KeyName};
 use crate::model::keyspace::{KeyEntry, Keyspace};
@@ -14,7 +15,6 @@ use crate::model::notify::Notify;
 use crate::model::offers::{Claim, OfferId};
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, Amount, Begun, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
-use crate::model::settle::Over;
 use crate::model::step::Step;
 use crate::model::time::{Millis, Timestamp};
 use crate::wait::order::{Verdict, is_upgrade, judge};

@@ -1,6 +1,7 @@
 //! What there is to see: a lock as if it were settled, though nothing is changed, and all that waits.
 
 use super::LockManager;
+use crate::model::ended_holds::Over;
 use crate::model::fence::Fence;
 use crate::model::hold::{Hold, Mode, Session};
 use crate::model::key::{Db, KeyName};
@@ -8,7 +9,6 @@ use crate::model::lock::Lock;
 use crate::model::owner::Owner;
 use crate::model::request::{Check, WaiterId};
 use crate::model::session::Sessions;
-use crate::model::settle::Over;
 use crate::model::time::{Millis, Timestamp};
 use crate::wait::waiter::Waiter;
 use alloc::vec::Vec;

@@ -4,13 +4,13 @@
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
+use crate::model::ended_holds::Over;
 use crate::model::hold::Session;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::offers::OfferId;
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, Cycle, PerKey, Refusal, WaitEnd, WaiterId};
-use crate::model::settle::Over;
 use crate::model::step::Step;
 use crate::model::time::{Millis, Timestamp};
 use crate::wait::order::{Order, Passed, Requester, Verdict, judge};

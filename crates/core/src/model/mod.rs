@@ -1,6 +1,7 @@
 //! The nouns: a lock, its holds, their owners and fences, requests and effects. They know no wait queue.
 
 pub mod effect;
+pub mod ended_holds;
 pub mod fence;
 pub mod grace;
 pub mod hashing;
@@ -16,7 +17,6 @@ pub mod owner;
 pub mod record;
 pub mod request;
 pub mod session;
-pub mod settle;
 pub mod state;
 pub mod step;
 pub mod time;

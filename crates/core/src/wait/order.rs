@@ -36,6 +36,7 @@
 use super::queue::{Position, WaitQueue};
 use super::table::WaitTable;
 use super::waiter::{Waiter, Wanted};
+use crate::model::ended_holds::Over;
 use crate::model::hold::{Hold, Mode};
 use crate::model::key::{Db, KeyName};
 use crate::model::keyspace::Keyspace;
@@ -44,7 +45,6 @@ use crate::model::lock::Lock;
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, Cycle, Refusal, WaiterId};
 use crate::model::session::Sessions;
-use crate::model::settle::Over;
 use crate::model::time::Timestamp;
 use alloc::collections::BTreeSet;
 
