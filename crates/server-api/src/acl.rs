@@ -1,4 +1,4 @@
-//! Access control: the categories of commands, and what a client may read.
+//! Access control: the categories of commands, which stand in the `SPEC` of each, and what a client may read.
 
 use super::context::{Ctx, Flags};
 use super::load::Loader;
