@@ -2,9 +2,9 @@
 //! limits. Beside it stands the same request on an empty server, or on plain values of the same size.
 //!
 //! A round measures each row of the table once. What counts is the median. A run of fewer than five rounds shares its
-//! machine with others. There it is the least of ten samples: a step that grows with what a client makes is long in each
-//! of them. The bounds are those of a machine on which 10,000 uncontended pairs of ACQUIRE and RELEASE take [`PAIRS_US`].
-//! Where they take longer, the bounds are higher.
+//! machine with others. There it is the least of ten samples: a step that grows with what a client makes is long in
+//! each of them. The bounds are those of a machine on which 10,000 uncontended pairs of ACQUIRE and RELEASE take
+//! [`PAIRS_US`]. Where they take longer, the bounds are higher.
 
 mod scenes;
 mod stage;
