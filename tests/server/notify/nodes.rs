@@ -4,7 +4,7 @@ use super::{CHANNEL, Subscriber};
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
 use std::collections::BTreeSet;
-use testbed::{Server, wait_for};
+use testbed::{Server, Signal, wait_for};
 
 #[test]
 fn a_primary_that_becomes_a_replica_tells_each_channel_once() {
@@ -33,6 +33,30 @@ fn a_primary_that_becomes_a_replica_tells_each_channel_once() {
     // Promoted again at once: the owners were told to ask.
     scene.conn.ok(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(subscribers.each_mut().map(Subscriber::heard), [vec![""; 0], vec![]]);
+}
+
+#[test]
+fn a_failover_that_is_aborted_after_the_demotion_tells_owners_to_ask_again() {
+    let setup = || Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let (server, replica) = (setup(), setup());
+    replica.follow(&server);
+    let mut subscriber = Subscriber::of(&server, CHANNEL);
+    let mut scene = Scene::new(&server);
+    scene.stage.ask(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).int();
+    let ask = ["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000", "NOTIFY", CHANNEL];
+    assert_eq!(scene.stage.ask(&ask), Reply::Null);
+    replica.signal(Signal::STOP);
+    let port = replica.port().to_string();
+    scene.conn.ok(&["FAILOVER", "TO", "127.0.0.1", &port, "FORCE", "TIMEOUT", "10"]);
+    assert_eq!(subscriber.next(), "*");
+    scene.conn.ok(&["FAILOVER", "ABORT"]);
+    wait_for("the node to be primary again", || scene.conn.info("replication", "role") == "master");
+    assert_eq!(scene.conn.info_number("lock", "lock_places"), 0);
+    // The hold of before has outlived both.
+    assert_eq!(scene.stage.ask(&ask), Reply::Null);
+    scene.stage.ask(&["LOCK.RELEASE", "k", "a"]).int();
+    assert_eq!(subscriber.next(), "b");
+    scene.stage.ask(&ask).int();
 }
 
 #[test]
