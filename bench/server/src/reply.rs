@@ -13,8 +13,8 @@ pub enum Reply<'a> {
     Text(&'a [u8]),
     /// An error, code first. An array with an error in it is that error.
     Error(&'a [u8]),
-    /// Only its first text: the kind of a pub/sub message.
-    Array(&'a [u8]),
+    /// Only its first text and its last one: the kind of a pub/sub message, and what it says.
+    Array(&'a [u8], &'a [u8]),
 }
 
 impl Reply<'_> {
@@ -44,17 +44,18 @@ impl Reply<'_> {
 }
 
 fn array(bytes: &[u8], body: usize, items: i64) -> Option<(Reply<'_>, usize)> {
-    let (mut first, mut error, mut at) = (&b""[..], None, body);
+    let (mut first, mut last, mut error, mut at) = (&b""[..], &b""[..], None, body);
     for n in 0..items {
         let (item, len) = Reply::parse(&bytes[at..])?;
         match item {
             Reply::Text(text) if n == 0 => first = text,
+            Reply::Text(text) => last = text,
             Reply::Error(text) => error = error.or(Some(text)),
             _ => {}
         }
         at += len;
     }
-    Some((error.map_or(Reply::Array(first), Reply::Error), at))
+    Some((error.map_or(Reply::Array(first, last), Reply::Error), at))
 }
 
 impl Display for Reply<'_> {
@@ -63,7 +64,7 @@ impl Display for Reply<'_> {
             Reply::Null => write!(f, "null"),
             Reply::Int(number) => write!(f, "{number}"),
             Reply::Text(text) | Reply::Error(text) => write!(f, "{}", text.escape_ascii()),
-            Reply::Array(first) => write!(f, "an array that begins with {}", first.escape_ascii()),
+            Reply::Array(first, _) => write!(f, "an array that begins with {}", first.escape_ascii()),
         }
     }
 }
@@ -81,7 +82,8 @@ mod tests {
             (b"+OK\r\n", Reply::Text(b"OK")),
             (b"$4\r\na\r\nb\r\n", Reply::Text(b"a\r\nb")),
             (b"-ERR no\r\n", Reply::Error(b"ERR no")),
-            (b"*2\r\n$7\r\nmessage\r\n:1\r\n", Reply::Array(b"message")),
+            (b"*2\r\n$7\r\nmessage\r\n:1\r\n", Reply::Array(b"message", b"")),
+            (b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\na\r\n", Reply::Array(b"message", b"a")),
             (b"*2\r\n+OK\r\n-ERR no\r\n", Reply::Error(b"ERR no")),
         ] {
             assert_eq!(Reply::parse(bytes), Some((reply, bytes.len())));

@@ -172,7 +172,7 @@ impl Workload for Listeners {
         let client = conn / 2;
         let listener = &mut self.listeners[client];
         match (listener.step, reply) {
-            (_, Reply::Array(kind)) => self.message(client, kind, lines),
+            (_, Reply::Array(kind, _)) => self.message(client, kind, lines),
             (Step::Tries, Reply::Null) => {
                 listener.step = Step::Gives;
                 if std::mem::take(&mut listener.subscribed) {

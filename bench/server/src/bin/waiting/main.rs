@@ -6,6 +6,7 @@ mod driver;
 mod fairness;
 mod handoff;
 mod many;
+mod notified;
 mod pings;
 mod profile;
 mod rivals;
@@ -71,6 +72,9 @@ fn main() {
     if chosen("fairness") {
         fairness::table(&mut server, &contenders, rounds, seconds("seconds-fairness"));
     }
+    if chosen("notified") {
+        write("notified", notified::table(&mut server, rounds, seconds("seconds")));
+    }
     if chosen("semaphore") {
         semaphore::table(&mut server, rounds, seconds("seconds"));
     }
@@ -115,10 +119,11 @@ fn options() -> ArgMatches {
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,semaphore,readers,fill,many,shoppers,sessions",
+            "handoff,fairness,notified,semaphore,readers,fill,many,shoppers,sessions",
             PossibleValuesParser::new([
                 "handoff",
                 "fairness",
+                "notified",
                 "semaphore",
                 "readers",
                 "fill",

@@ -109,6 +109,29 @@ pub(crate) fn readers(clients: usize) -> Line {
     }
 }
 
+/// Our lock, for owners of so many processes that are told when to ask: their requests, and the subscriptions. With no
+/// process each waits on a connection of its own.
+pub(crate) fn notified(clients: usize, processes: usize) -> (Vec<Requests>, Vec<Vec<u8>>) {
+    let channel = |process: usize| format!("{CHANNEL}:{process}");
+    let pack = |client: usize| {
+        let owner = owner(client);
+        let take = ["LOCK.ACQUIRE", KEY, &owner, "PX", LEASE_MS];
+        let take = match processes {
+            0 => command(&[&take[..], &["BLOCK", "0"]].concat()),
+            _ => command(&[&take[..], &["QUEUE", "30000", "NOTIFY", &channel(client % processes)]].concat()),
+        };
+        Requests { take: take.get_packed_command(), give: release(&owner).get_packed_command(), given: 0 }
+    };
+    let subscribe = |process| command(&["SUBSCRIBE", &channel(process)]).get_packed_command();
+    ((0..clients).map(pack).collect(), (0..processes).map(subscribe).collect())
+}
+
+/// Our lock, for owners that keep a place and ask again and again.
+pub(crate) fn polled_places(clients: usize) -> Vec<Requests> {
+    let take = |owner: &str| command(&["LOCK.ACQUIRE", KEY, owner, "PX", LEASE_MS, "QUEUE", "1000"]);
+    requests(clients, 0, take, release)
+}
+
 fn release(owner: &str) -> Cmd {
     command(&["LOCK.RELEASE", KEY, owner])
 }
