@@ -156,10 +156,11 @@ lint: layers ## run no test: what make check looks at, and fuzz, docs, links, le
 	@tools/lint-clients.sh
 lint: export RUSTDOCFLAGS := -D warnings
 
-LINTERS = linters-python linters-node linters-go linters-workflows
+LINTERS = linters-python linters-node linters-go linters-workflows linters-containers
 
 lint-clients: ## install the linters of Python, Node.js, Go and workflows into target/, and check the helpers with them
-	@echo "make lint-clients installs what is missing into target/: ruff, mypy, Biome, TypeScript, Node.js, Go, actionlint"
+	@echo "make lint-clients installs what is missing into target/: ruff, mypy, Biome, TypeScript, Node.js, Go,"
+	@echo "  actionlint, hadolint, check-jsonschema, kubernetes-validate"
 	@tools/install.sh $(LINTERS)
 	@tools/lint-clients.sh
 

