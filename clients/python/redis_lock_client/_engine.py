@@ -49,6 +49,7 @@ class Spec:
     on_trouble: OnTrouble | None
     max_blocking: int
     notify_prefix: str
+    old_clients: bool
 
     @property
     def mode(self) -> str:
@@ -171,7 +172,7 @@ class Hold(Question):
         fresh = False
         while True:
             error: Exception | None = None
-            begin = now()
+            begin, pauses_first = now(), False
             try:
                 if await self.attempt(until, once=wait == 0, fresh=fresh):
                     return True
@@ -181,14 +182,16 @@ class Hold(Question):
                 self.crowded = is_crowded(failure)
                 if str(failure).startswith("DEADLOCK "):
                     raise Deadlock(f"{self.spec.title} was not acquired: {failure}", self.spec.name) from failure
-                self.tell_of(failure)
-                if not again(failure):
-                    raise
-                error, fresh = failure, True
+                pauses_first = True
+                if not (self.spec.old_clients and is_no_lock(failure)):
+                    self.tell_of(failure)
+                    if not again(failure):
+                        raise
+                    error, fresh = failure, True
             left = until - now()
             if left < TICK:
                 break
-            if error is not None:
+            if pauses_first:
                 await self.kind.sleep(min(next(self.pauses), left))
                 await self.follow(begin)
         if error is not None:

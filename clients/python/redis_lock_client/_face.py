@@ -215,6 +215,8 @@ class _Lock(Face):
             all on one more connection; 0: all of them.
         notify_prefix: stands before the random part of the channel of NOTIFY, `lock:notify:`, so that the user's rights
             can be limited to it. The first wait of a client decides.
+        old_clients: True: clients with another kind of lock may hold the same key, as a string or a hash. While they
+            do, the lock is held by others, and this one asks again after a pause. False: that is the error WRONGTYPE.
         timeout: the `lease`, in seconds, as redis-py calls it.
         blocking: False: try once, as `wait=0`.
         blocking_timeout: the `wait`, in seconds, as redis-py calls it.
@@ -245,6 +247,7 @@ class _Lock(Face):
         on_trouble: OnTrouble | None = None,
         max_blocking: int = BLOCKING_MAX,
         notify_prefix: str = "",
+        old_clients: bool = False,
         timeout: float | None = None,
         blocking: bool = True,
         blocking_timeout: float | None = None,
@@ -269,7 +272,7 @@ class _Lock(Face):
         if max_blocking < 0:
             raise ValueError("max_blocking must be 0 or more")
         self._spec = Spec(
-            client, keys, float(lease), shared, limit, take, note, on_trouble, max_blocking, notify_prefix
+            client, keys, float(lease), shared, limit, take, note, on_trouble, max_blocking, notify_prefix, old_clients
         )
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
         self._within, self._raises = within, raise_on_release_error
