@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -75,6 +76,7 @@ class MigratingTest(unittest.TestCase):
                 with phase():
                     self.assertTrue(inside.acquire(blocking=False), "two are inside")
                     turns.append(phase)
+                    time.sleep(0.002)  # time for another to come in
                     inside.release()
 
         for phases in ((self.old, self.both), (self.both, self.new)):

@@ -1,0 +1,205 @@
+package redislock.tests;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.BooleanSupplier;
+import java.util.regex.MatchResult;
+import java.util.regex.Pattern;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.LockProvider;
+import net.javacrumbs.shedlock.core.SimpleLock;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.redisson.Redisson;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+import redislock.RedisLocks;
+import redislock.shedlock.RedisLockProvider;
+import redislock.test.LockServer;
+
+/** The phases of docs/guide/migrating.md, with Redisson's own lock. */
+class MigratingTest {
+    @RegisterExtension
+    static final LockServer SERVER = Server.of();
+
+    private RedissonClient redisson;
+    private RedisLocks locks;
+
+    /** What a phase has around its work. */
+    private interface Phase {
+        void run(Runnable inside);
+    }
+
+    @BeforeEach
+    void open() {
+        Config config = new Config().setThreads(2).setNettyThreads(2);
+        config.useSingleServer()
+                .setAddress("redis://127.0.0.1:" + SERVER.port())
+                .setConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+        redisson = Redisson.create(config);
+        locks = Server.builder(Library.LETTUCE, SERVER.url()).build();
+    }
+
+    @AfterEach
+    void close() {
+        locks.close();
+        redisson.shutdown(0, 1, TimeUnit.SECONDS);
+    }
+
+    private Lock before() {
+        return redisson.getLock("report");
+    }
+
+    private Lock after() {
+        return locks.asLock("report:v2");
+    }
+
+    private void old(Runnable work) {
+        Lock lock = before();
+        lock.lock();
+        try {
+            work.run();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void next(Runnable work) {
+        Lock lock = after();
+        lock.lock();
+        try {
+            work.run();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void both(Runnable inside) {
+        Lock old = before();
+        Lock lock = after();
+        class Program {
+            void work() {
+                inside.run();
+            }
+
+            void run() {
+                old.lock();
+                try {
+                    lock.lock();
+                    try {
+                        work();
+                    } finally {
+                        lock.unlock();
+                    }
+                } finally {
+                    old.unlock();
+                }
+            }
+        }
+        new Program().run();
+    }
+
+    @Test
+    void workers_of_two_phases_take_turns() {
+        AtomicInteger inside = new AtomicInteger();
+        AtomicInteger turns = new AtomicInteger();
+        Runnable work = () -> {
+            assertEquals(1, inside.incrementAndGet(), "two are inside");
+            turns.incrementAndGet();
+            // Time for another to come in.
+            LockSupport.parkNanos(2_000_000);
+            inside.decrementAndGet();
+        };
+        for (List<Phase> phases : List.<List<Phase>>of(List.of(this::old, this::both), List.of(this::both, this::next))) {
+            List<CompletableFuture<Void>> workers = new ArrayList<>();
+            for (Phase phase : phases) {
+                for (int worker = 0; worker < 2; worker++) {
+                    workers.add(CompletableFuture.runAsync(() -> {
+                        for (int turn = 0; turn < 5; turn++) phase.run(work);
+                    }, task -> new Thread(task).start()));
+                }
+            }
+            workers.forEach(CompletableFuture::join);
+        }
+        assertEquals(40, turns.get());
+    }
+
+    @Test
+    void each_phase_has_what_keeps_out_the_one_before_and_the_one_after() {
+        old(() -> assertTrue(elsewhere(() -> !isFree(before())) && isFree(after())));
+        both(() -> assertFalse(elsewhere(() -> isFree(before())) || elsewhere(() -> isFree(after()))));
+        next(() -> assertTrue(elsewhere(() -> isFree(before())) && !elsewhere(() -> isFree(after()))));
+    }
+
+    private static boolean isFree(Lock lock) {
+        if (!lock.tryLock()) return false;
+        lock.unlock();
+        return true;
+    }
+
+    /** In another thread, since both are re-entrant. */
+    private static boolean elsewhere(BooleanSupplier question) {
+        return CompletableFuture.supplyAsync(question::getAsBoolean, task -> new Thread(task).start()).join();
+    }
+
+    private static final class Jobs {
+        LockProvider both(LockProvider old, LockProvider next) {
+            return job -> old.lock(job).flatMap(first -> {
+                Optional<SimpleLock> second = next.lock(job);
+                if (second.isEmpty()) first.unlock();
+                return second.map(held -> () -> {
+                    held.unlock();
+                    first.unlock();
+                });
+            });
+        }
+    }
+
+    /** The old provider is ours with another prefix: the page's provider asks it for no more than ShedLock's has. */
+    @Test
+    void a_job_has_both_locks_or_none() {
+        LockProvider old = new RedisLockProvider(locks, "job-lock:default:");
+        LockProvider next = new RedisLockProvider(locks);
+        LockProvider both = new Jobs().both(old, next);
+        LockConfiguration job = new LockConfiguration(Instant.now(), "report", Duration.ofMinutes(1), Duration.ZERO);
+        SimpleLock held = both.lock(job).orElseThrow();
+        assertTrue(old.lock(job).isEmpty() && next.lock(job).isEmpty());
+        held.unlock();
+        for (LockProvider one : List.of(old, next)) {
+            SimpleLock other = one.lock(job).orElseThrow();
+            assertTrue(both.lock(job).isEmpty());
+            other.unlock();
+        }
+        both.lock(job).orElseThrow().unlock();
+    }
+
+    @Test
+    void the_page_has_what_runs_here() throws Exception {
+        String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
+        String page = Files.readString(Path.of(root, "docs/guide/migrating.md"));
+        Path source = Path.of(root, "clients/java/tests/src/test/java/redislock/tests/MigratingTest.java");
+        String here = Files.readString(source).replaceAll("\\s+", " ");
+        List<MatchResult> blocks = Pattern.compile("```java\\n(.*?)```", Pattern.DOTALL).matcher(page).results().toList();
+        assertEquals(2, blocks.size());
+        for (MatchResult block : blocks) {
+            assertTrue(here.contains(block.group(1).strip().replaceAll("\\s+", " ")), block::group);
+        }
+    }
+}
