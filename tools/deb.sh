@@ -11,6 +11,7 @@ maintainer="redis-lock maintainers <maintainers@redis-lock.invalid>"
 version=$(tools/version.py --debian)-1
 # In names of files, GitHub's releases write a dot for the tilde.
 named=${version//\~/.}
+home=$(tools/version.py --home)
 arch=$(dpkg --print-architecture)
 # What every Debian package has in /usr/share/doc/NAME.
 date=$(date -R -u -d "@$(epoch)")
@@ -42,6 +43,7 @@ deb() {
     printf 'Maintainer: %s\nSection: %s\nPriority: optional\nInstalled-Size: %s\n' "$maintainer" "$2" "$size"
     printf 'Depends: %s\n' "$3"
     [ -z "$4" ] || printf '%s\n' "$4"
+    [ -z "$home" ] || printf 'Homepage: %s\n' "$home"
     printf 'Description: %s\n' "$5"
   } >"$root/DEBIAN/control"
   (cd "$root" && find usr -type f -printf '%P\n' | sort | sed 's|^|usr/|' | xargs -d '\n' md5sum >DEBIAN/md5sums)

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Prints, checks or sets the version, which stands in Cargo.toml under [workspace.package].
+"""Prints, checks or sets the version and the address of the repository: [workspace.package] of Cargo.toml has both.
 
     tools/version.py                prints it: 1.0.0-rc.1
     tools/version.py --debian       as Debian writes it: 1.0.0~rc.1
     tools/version.py --notes        prints its section of CHANGELOG.md: the notes of a release
     tools/version.py --tag v1.0.0   fails unless this tag names the version
-    tools/version.py --check        fails with one line for each place that has another version
+    tools/version.py --check        fails with one line for each place that has another version, or address
     tools/version.py --set 1.0.0    writes it to Cargo.toml and to each place that --check compares
+    tools/version.py --home         prints the address of the repository, or nothing: it has none yet
+    tools/version.py --home https://code.example/owner/locks
+                                    writes it to all packages, and the path of Go's modules to all that imports them
 
 The module, the program redis-lock and the packages take the version from Cargo.toml when they are built. What is not
 built by cargo repeats it: the lock files, the helpers for Python and Node.js, and the changelog.
@@ -62,6 +65,29 @@ REPEATED = [
 ]
 # While CHANGELOG.md has a section "Unreleased", it says which release that becomes.
 BECOMES = ("CHANGELOG.md", r"this section becomes (\d+\.\d+\.\d+)\.", whole)
+# File, the lines behind which the address stands, how it stands there.
+HOMES = [
+    ("Cargo.toml", r'^\[workspace\.package\]\nversion = ".*"\n', 'repository = "{home}"\n'),
+    *(
+        (f"{folder}/Cargo.toml", r'^license = "MIT"\n', "repository.workspace = true\n")
+        for folder in (".", "cli", "clients/rust")
+    ),
+    (
+        "clients/node/package.json",
+        r'^  "license": "MIT",\n',
+        '  "repository": {{\n    "type": "git",\n    "url": "git+{home}.git",\n'
+        '    "directory": "clients/node"\n  }},\n',
+    ),
+    ("clients/python/pyproject.toml", r'^dynamic = \["version"\]\n', '\n[project.urls]\nRepository = "{home}"\n'),
+    (
+        "clients/java/pom.xml",
+        r"^  <description>.*</description>\n",
+        "  <url>{home}</url>\n  <scm>\n    <url>{home}</url>\n  </scm>\n",
+    ),
+]
+# Go's modules are named by an address. Without one they have this, which leads nowhere.
+NOWHERE = "https://redis-lock.example"
+GO = ("README.md", "clients/go", "docs", "tests/helpers")
 INHERITED = [(Path(folder) / "Cargo.toml").as_posix() for folder in PACKAGES.values()]
 
 
@@ -79,6 +105,54 @@ def place(name, pattern):
 
 def version():
     return place(*SOURCE).group(1)
+
+
+def home():
+    """The address of the repository; None while it has none."""
+    found = re.search(r'^repository = "(.*)"$', text_of("Cargo.toml"), re.M)
+    return found[1] if found else None
+
+
+def module_of(address):
+    """The path that all modules of Go begin with."""
+    return f"{address.partition('://')[2]}/clients/go"
+
+
+def importers(path):
+    """The files that name a module of Go by this path."""
+    for name in GO:
+        for file in [ROOT / name, *sorted((ROOT / name).rglob("*"))]:
+            if file.suffix in (".go", ".md", ".mod", ".rs") and path in file.read_text():
+                yield file
+
+
+def wrong_homes():
+    """A line for each place that lacks the address."""
+    address = home()
+    if address is None:
+        return
+    for name, _, how in HOMES:
+        if how.format(home=address) not in text_of(name):
+            yield f"{name} lacks the address {address}"
+    for file in importers(module_of(NOWHERE)):
+        yield f"{file.relative_to(ROOT)} names {module_of(NOWHERE)}: here that is {module_of(address)}"
+
+
+def set_home(new):
+    if not re.fullmatch(r"https://[\w.-]+(?:/[\w.-]+)+(?<!\.git)", new):
+        sys.exit(f"version: {new} is not like https://code.example/owner/locks")
+    old = home()
+    for name, behind, how in HOMES:
+        text, line = text_of(name), how.format(home=new)
+        if old is not None:
+            text = text.replace(how.format(home=old), line)
+        else:
+            at = place(name, behind).end()
+            text = text[:at] + line + text[at:]
+        (ROOT / name).write_text(text)
+    path = module_of(old or NOWHERE)
+    for file in importers(path):
+        file.write_text(file.read_text().replace(path, module_of(new)))
 
 
 def repeated():
@@ -134,7 +208,7 @@ def main(arguments):
     elif arguments == ["--notes"]:
         print(notes())
     elif arguments == ["--check"]:
-        lines = list(wrong())
+        lines = [*wrong(), *wrong_homes()]
         print("".join(f"version: {line}\n" for line in lines), end="")
         sys.exit(1 if lines else 0)
     elif word == "--tag" and len(arguments) == 2:
@@ -142,6 +216,10 @@ def main(arguments):
             sys.exit(f"version: the tag {value} is not v{version()}, as Cargo.toml has it")
     elif word == "--set" and len(arguments) == 2:
         set_version(value)
+    elif arguments == ["--home"]:
+        print(home() or "", end="\n" if home() else "")
+    elif word == "--home" and len(arguments) == 2:
+        set_home(value)
     else:
         sys.exit(__doc__)
 
