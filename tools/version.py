@@ -12,7 +12,7 @@
                                     writes it to all packages, and the path of Go's modules to all that imports them
 
 The module, the program redis-lock and the packages take the version from Cargo.toml when they are built. What is not
-built by cargo repeats it: the lock files, the helpers for Python and Node.js, and the changelog.
+built by cargo repeats it: the lock files, the helpers, the pod of Kubernetes, and the changelog.
 A command has the version that first had it (since). That is a release of the changelog, or the one in the making.
 """
 
@@ -58,6 +58,7 @@ REPEATED = [
     *(("fuzz/Cargo.lock", rf'^name = "{name}"\nversion = "(.*)"$', str) for name in FUZZED),
     ("clients/python/redis_lock_client/__init__.py", r'^__version__ = "(.*)"$', python),
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
+    ("contrib/kubernetes/redis-lock.yaml", r"^ *image: redis-lock:(.*)$", str),
     *(
         (f"clients/java/{folder}pom.xml", r"-parent</artifactId>\n *<version>(.*)</version>$", str)
         for folder in ("", *(f"{name}/" for name in JAVA))
