@@ -624,3 +624,35 @@ def test_three_lines_and_a_tarball_are_an_image():
         image.said["ENTRYPOINT"], image.said["CMD"] = "[]", lines[2].removeprefix("CMD ")
         image.start()
         assert int(image.ask("LOCK.ACQUIRE", "report", "worker")) > 0
+
+
+def test_the_address_of_the_repository_goes_to_every_package():
+    # The first step of RELEASING.md. No address here leads anywhere.
+    copy = Path(tempfile.mkdtemp(dir=built()))
+    files = run("git", "ls-files", "-z", cwd=ROOT).rstrip("\0").split("\0")
+    for name in files:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    # Twice: an address may change.
+    for home in ("code.example/owner/locks", "other.example/locks"):
+        address = f"https://{home}"
+        run("tools/version.py", "--home", address, cwd=copy)
+        run("tools/version.py", "--check", cwd=copy)
+        assert run("tools/version.py", "--home", cwd=copy).strip() == address
+
+        def text(name):
+            return (copy / name).read_text()
+
+        crates = json.loads(run("cargo", "metadata", "--no-deps", "--offline", "--format-version=1", cwd=copy))
+        named = {crate["name"] for crate in crates["packages"] if crate["repository"] == address}
+        assert named == {"redis-lock", "redis-lock-cli", "redis-lock-client"}, named
+        assert json.loads(text("clients/node/package.json"))["repository"]["url"] == f"git+{address}.git"
+        assert f'\n[project.urls]\nRepository = "{address}"\n' in text("clients/python/pyproject.toml")
+        assert text("clients/java/pom.xml").count(f"<url>{address}</url>") == 2
+        assert f"module {home}/clients/go\n" in text("clients/go/go.mod")
+        assert f'"{home}/clients/go/redislock"' in text("tests/helpers/agents/go/main.go")
+        left = [name for name in files if b"redis-lock.example/clients" in (copy / name).read_bytes()]
+        assert left == ["tests/operations/hooks/installing.py"], left
+    for wrong in ("http://code.example/owner/locks", "https://code.example", "https://code.example/locks.git"):
+        done = subprocess.run(["tools/version.py", "--home", wrong], cwd=copy, capture_output=True, text=True)
+        assert done.returncode != 0 and "is not like https://" in done.stderr, done
