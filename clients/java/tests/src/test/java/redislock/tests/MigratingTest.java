@@ -48,9 +48,13 @@ class MigratingTest {
 
     @BeforeEach
     void open() {
-        Config config = new Config().setThreads(2).setNettyThreads(2);
+        int patience = Math.toIntExact(Server.PATIENCE.toMillis());
+        Config config = new Config().setThreads(2).setNettyThreads(2).setLockWatchdogTimeout(10L * patience);
         config.useSingleServer()
                 .setAddress("redis://127.0.0.1:" + SERVER.port())
+                .setConnectTimeout(patience)
+                .setTimeout(patience)
+                .setSubscriptionTimeout(patience)
                 .setConnectionMinimumIdleSize(1)
                 .setSubscriptionConnectionMinimumIdleSize(1);
         redisson = Redisson.create(config);
