@@ -85,7 +85,7 @@ servers: ## unpack the Redis and Valkey servers of several Debian suites under t
 	@tools/servers.sh
 
 test-servers: modules servers ## unpack the servers of make servers, and run the server tests on each
-	@tools/install.sh nextest clients
+	@tools/install.sh nextest clients node-helper
 	@$(env) tools/test.py servers
 
 roll: build ## upgrade from older modules and back, as docs/operations/upgrading.md says; builds them, in minutes
@@ -192,7 +192,7 @@ bench-clients: build ## the helpers beside other makers' locks, eight minutes; R
 	@REDIS_LOCK_MODULE=$(CURDIR)/target/release/libredis_lock.so target/venv/bin/python clients/bench/bench.py \
 	  --rounds $(ROUNDS) $(if $(RECORD),--write)
 
-figures: ## write the figures that make bench has left in bench/results into docs/performance.md and README.md
+figures: ## write the figures that make bench has left in bench/results into docs/performance.md
 	@tools/install.sh rust
 	@$(cargo) run --quiet --release --locked --package bench --bin figures -- --write
 

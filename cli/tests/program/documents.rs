@@ -143,3 +143,13 @@ fn the_table_of_faults_is_that_of_the_program_that_makes_it() {
     assert_eq!(rows.collect::<Vec<_>>(), played);
     assert_eq!(played.len(), 10);
 }
+
+#[test]
+fn the_line_of_the_front_page_runs_its_command_under_the_lock() {
+    // What could go wrong: a reader copies it, and the command does not run, or runs without the lock.
+    let page = include_str!("../../../README.md");
+    let (_, line) = page.split_once("```sh\n").unwrap();
+    let server = Server::new();
+    let outcome = shell(&server, &machine("redis-lock check && echo held"), line.split_once("\n```").unwrap().0).end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "held\n"), "{}", outcome.err);
+}

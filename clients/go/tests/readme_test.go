@@ -40,6 +40,80 @@ func TestTheProgramsOfTheReadmeRun(t *testing.T) {
 	}
 }
 
+// guide are the pages that begin with a few lines in each language.
+var guide = []string{
+	"README.md", "docs/guide/first-lock.md", "docs/guide/waiting.md", "docs/guide/readers-writers.md",
+	"docs/guide/semaphores.md", "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md",
+}
+
+// aroundLines is the program for the lines of these pages: each block of them is a function, which is given what it
+// does not make itself.
+const aroundLines = `package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"redis-lock.example/clients/go/lockgoredis"
+	"redis-lock.example/clients/go/redislock"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var _, _ = errors.Is, time.Second
+
+func work(ctx context.Context, hold *redislock.Hold) error { return ctx.Err() }
+
+func main() {
+	transport, err := lockgoredis.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}))
+	if err != nil {
+		panic(err)
+	}
+	locks := redislock.New(transport)
+	for number, run := range []func(context.Context, *redislock.Client) error{%s} {
+		if err := run(context.Background(), locks); err != nil {
+			fmt.Println(number, err)
+			os.Exit(1)
+		}
+	}
+	fmt.Println("the end")
+}
+%s`
+
+// The lines in Go of the front page and of the guide are code that compiles, runs, and takes a lock without an error.
+func TestTheLinesOfTheGuideRun(t *testing.T) {
+	t.Parallel()
+	var names, functions strings.Builder
+	for _, page := range guide {
+		text, err := os.ReadFile(filepath.Join("../../..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(text, -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s has no line in Go", page)
+		}
+		for _, block := range blocks {
+			name := fmt.Sprintf("block%d", functions.Len())
+			fmt.Fprintf(&names, "%s, ", name)
+			const function = "\nfunc %s(ctx context.Context, locks *redislock.Client) error {\n{\n%sreturn err\n}\n}\n"
+			fmt.Fprintf(&functions, function, name, block[1])
+		}
+	}
+	file := filepath.Join(t.TempDir(), "main.go")
+	program := fmt.Sprintf(aroundLines, names.String(), functions.String())
+	program = strings.ReplaceAll(program, "127.0.0.1:6379", address(t))
+	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("go", "run", file).CombinedOutput(); err != nil || !strings.Contains(string(output), "the end") {
+		t.Errorf("%s %v\n%s", output, err, program)
+	}
+}
+
 // The lowest versions of the client libraries that the modules name, which are in lowest.mod.
 func TestTheLowestVersionsPlayToo(t *testing.T) {
 	t.Parallel()

@@ -23,12 +23,21 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.io.TempDir;
 import redislock.RedisLocks;
 
-/** The examples of the page: each compiles, and those that are no class of their own run. */
+/** The examples of the pages: each compiles, and those that are no class of their own run. */
 class ReadmeTest {
     @RegisterExtension
     static final redislock.test.LockServer SERVER = Server.of();
 
     private static final Pattern BLOCK = Pattern.compile("```java\\n(.*?)```", Pattern.DOTALL);
+
+    /** The page of the helper, the front page, and the pages of the guide that begin with a line in each language. */
+    private static final List<String> PAGES = List.of("clients/java/README.md", "README.md", "docs/guide/first-lock.md",
+            "docs/guide/waiting.md", "docs/guide/readers-writers.md", "docs/guide/semaphores.md",
+            "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md");
+
+    /** What an example of a page other than the helper's need not import. */
+    private static final String IMPORTS = String.join("\n", "import io.lettuce.core.RedisURI;", "import java.time.Duration;",
+            "import java.util.*;", "import redislock.*;", "import redislock.lettuce.LettuceTransport;");
 
     /** A source in memory. */
     private static final class Source extends SimpleJavaFileObject {
@@ -48,26 +57,28 @@ class ReadmeTest {
     @Test
     void every_example_compiles_and_runs(@TempDir Path folder) throws Exception {
         String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
-        String page = Files.readString(Path.of(root, "clients/java/README.md"));
         List<JavaFileObject> sources = new ArrayList<>();
         List<String> runs = new ArrayList<>();
-        for (MatchResult found : BLOCK.matcher(page).results().toList()) {
-            String block = found.group(1).replace("redis://127.0.0.1:6379", SERVER.url());
-            String imports = String.join("\n", block.lines().filter(line -> line.startsWith("import ")).toList());
-            String body = String.join("\n", block.lines().filter(line -> !line.startsWith("import ")).toList());
-            if (body.strip().startsWith("class ")) {
-                sources.add(new Source(body.strip().split(" ")[1], block));
-                continue;
+        for (String page : PAGES) {
+            List<MatchResult> blocks = BLOCK.matcher(Files.readString(Path.of(root, page))).results().toList();
+            assertTrue(!blocks.isEmpty(), page);
+            for (MatchResult found : blocks) {
+                String block = found.group(1).replace("redis://127.0.0.1:6379", SERVER.url());
+                String imports = String.join("\n", block.lines().filter(line -> line.startsWith("import ")).toList());
+                String body = String.join("\n", block.lines().filter(line -> !line.startsWith("import ")).toList());
+                if (body.strip().startsWith("class ")) {
+                    sources.add(new Source(body.strip().split(" ")[1], block));
+                    continue;
+                }
+                String name = "Example" + runs.size();
+                // What a block does not make itself it is given.
+                String given = body.contains("RedisLocks locks") ? "given" : "locks";
+                String code = (imports.isEmpty() ? IMPORTS : imports) + "\npublic class " + name
+                        + " { public static void run(redislock.RedisLocks " + given + ") throws Exception {\n" + body + "\n}}";
+                sources.add(new Source(name, code));
+                runs.add(name);
             }
-            String name = "Example" + runs.size();
-            // What a block does not make itself it is given.
-            String given = body.contains("RedisLocks locks") ? "given" : "locks";
-            String code = imports + "\npublic class " + name + " { public static void run(redislock.RedisLocks " + given
-                    + ") throws Exception {\n" + body + "\n}}";
-            sources.add(new Source(name, code));
-            runs.add(name);
         }
-        assertTrue(sources.size() >= 8, "examples: " + sources.size());
         JavaCompiler compiler = ToolProvider.getSystemJavaCompiler();
         StringWriter said = new StringWriter();
         String libraries = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
