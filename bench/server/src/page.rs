@@ -1,6 +1,6 @@
-//! The tables of figures in pages, made from the files in bench/results: no figure is typed by hand.
+//! The tables of figures in a page, made from the files in bench/results: no figure is typed by hand.
 //!
-//! Each day, processor and kernel has tables of its own. A table stands between two marks in a page, which name it.
+//! Each day, processor and kernel has tables of its own. A table stands between two marks, which name it.
 
 use crate::goals::{BOUNDS, Bound, Limit, Measured};
 use crate::row::{Goal, Verdict};
@@ -11,8 +11,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The page with all figures, and the one with a few of the newest: each from the top of the repository.
-pub const PAGES: [&str; 2] = ["docs/performance.md", "README.md"];
+/// The page with all figures, from the top of the repository.
+pub const PAGE: &str = "docs/performance.md";
 
 /// The top of the repository.
 pub fn top() -> PathBuf {
@@ -326,24 +326,11 @@ pub fn blocks(machines: &[Machine]) -> BTreeMap<&'static str, String> {
         let tables = tables.filter(|(_, table)| !table.is_empty());
         tables.map(|(name, table)| format!("{name}:\n\n{table}")).collect::<Vec<_>>().join("\n")
     };
-    let newest = machines.iter().find(|machine| machine.has_figures()).map(|machine| {
-        let date = if machine.date.is_empty() { String::new() } else { format!(", {}", machine.date) };
-        let rows = [0, 1, 2, 3, 4, 15];
-        let mut table = machine.heads("| server CPU, and memory: ours / theirs |*");
-        for bound in rows.map(|row| &BOUNDS[row]) {
-            let cells = machine.files().map(|(_, file)| figure(bound, file).map(|(value, _)| format!("{value:.2}")));
-            let cells: String = cells.map(|cell| format!(" {} |", cell.unwrap_or_default())).collect();
-            let name = bound.name.trim_end_matches(", in bytes");
-            writeln!(table, "| {name} |{cells}").expect("a string takes it");
-        }
-        format!("`{}`{date}:\n\n{}", machine.cpu, tidy(&table))
-    });
     BTreeMap::from([
         ("where we are", each(&Machine::bounds)),
         ("instructions", each(&Machine::instructions)),
         ("hand-offs", each(&Machine::handoffs)),
         ("profile of a hand-off", each(&Machine::profile)),
-        ("numbers", newest.unwrap_or_default()),
     ])
 }
 

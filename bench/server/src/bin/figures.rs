@@ -1,6 +1,6 @@
-//! Says how the figures in bench/results stand to their bounds, or writes them into the pages.
+//! Says how the figures in bench/results stand to their bounds, or writes them into the page.
 
-use bench::page::{PAGES, blocks, filled, machines, top};
+use bench::page::{PAGE, blocks, filled, machines, top};
 use bench::results;
 use clap::{Arg, ArgAction, Command};
 use std::error::Error;
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let options = Command::new("figures")
         .about("How the figures in bench/results stand to their bounds")
-        .arg(Arg::new("write").long("write").action(ArgAction::SetTrue).help("Write them into the pages instead"))
+        .arg(Arg::new("write").long("write").action(ArgAction::SetTrue).help("Write them into the page instead"))
         .get_matches();
     let machines = machines(&results::folder())?;
     if !options.get_flag("write") {
@@ -25,11 +25,8 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("{}", newest.verdicts());
         return Ok(());
     }
-    let blocks = blocks(&machines);
-    for page in PAGES {
-        let path = top().join(page);
-        fs::write(&path, filled(&fs::read_to_string(&path)?, &blocks)?)?;
-        println!("figures: written to {page}");
-    }
+    let path = top().join(PAGE);
+    fs::write(&path, filled(&fs::read_to_string(&path)?, &blocks(&machines))?)?;
+    println!("figures: written to {PAGE}");
     Ok(())
 }
