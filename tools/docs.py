@@ -2,13 +2,15 @@
 """Builds the documents as a site with search, and checks every link in it.
 
     tools/docs.py [FOLDER]  builds target/docs, or the folder. Needs what tools/install.sh docs brings
-    tools/docs.py --check   builds nothing: fails if a page of docs is missing in the navigation
+    tools/docs.py --check   builds nothing: fails if a page of docs is missing in the navigation, or a block of code in
+                            tools/docs/blocks.txt
 
 The site has the Markdown files of docs, and all others that they link to. Their order is that of the tables in the
 README.md of each folder. A file of another kind, such as redis.conf, becomes a page with its text. A folder becomes a
 page with the names of its files. So no link leads out of the site, except to addresses on the network.
 """
 
+import fnmatch
 import html.parser
 import os
 import re
@@ -22,6 +24,7 @@ import links
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "target/docs-source"
+BLOCKS = "tools/docs/blocks.txt"
 # The first page. The parts of the navigation, each with the page that links to its pages in their order. A page
 # outside of docs stands in the first part that links to it, or at the end.
 HOME = "docs/README.md"
@@ -111,6 +114,43 @@ def navigation(files):
     # Those of docs among them are a mistake, which --check reports. A reader finds them all the same.
     parts[OTHERS] = left
     return parts, [name for name in left if name.startswith("docs/")]
+
+
+# --- blocks of code ---
+
+
+def blocks_of(text):
+    """The language behind each fence of a page, "-" if there is none, and the first line of the block."""
+    fence = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        mark = re.match(r"\s*(`{3,})(.*)$", line)
+        if mark and fence is None:
+            fence = mark[1]
+            yield (mark[2].split() or ["-"])[0], lines[number + 1].strip()
+        elif mark and mark[1] == fence and not mark[2]:
+            fence = None
+
+
+def unknown_blocks(listed, pages, files):
+    """A line for each block of these pages that the list has not, and for each line of the list that is wrong."""
+    rows = [tuple(cell.strip() for cell in line.split("|")) for line in listed.splitlines() if line and line[0] != "#"]
+    unused = set(rows)
+    for name, text in sorted(pages.items()):
+        for language, first in blocks_of(text):
+
+            def has(row, name=name, language=language, first=first):
+                page, what, *runner = row
+                if not runner:
+                    return name == page and first.startswith(what)
+                return language in what.split() and any(fnmatch.fnmatchcase(name, one) for one in page.split())
+
+            found = {row for row in rows if has(row)}
+            unused -= found
+            if not found:
+                yield f"{name}: a block of code is neither run nor listed as not run in {BLOCKS}: {language}: {first}"
+    yield from (f"{BLOCKS}: no block: {' | '.join(row)}" for row in rows if row in unused)
+    yield from (f"{BLOCKS}: there is no {row[2]}" for row in rows if len(row) > 2 and row[2] not in files)
 
 
 # --- the sources of the site ---
@@ -236,7 +276,19 @@ def dead_links(site):
                 yield f"{file.relative_to(site)}: {link}: there is no such heading"
 
 
+def mistakes(files):
+    """A line for each mistake that can be seen without building the site."""
+    _, missing = navigation(files)
+    for name in missing:
+        yield f"{name}: the README.md of its folder has no link to it, so it is missing in the navigation"
+    pages = {name: (ROOT / name).read_text() for name in files if name.endswith(".md")}
+    yield from unknown_blocks((ROOT / BLOCKS).read_text(), pages, files)
+
+
 def build(site):
+    found = list(mistakes(tracked()))
+    if found:
+        sys.exit("\n".join(found))
     try:
         from sphinx.cmd.build import main as sphinx
     except ImportError:
@@ -260,10 +312,7 @@ def build(site):
 
 def main():
     if sys.argv[1:] == ["--check"]:
-        _, missing = navigation(tracked())
-        for name in missing:
-            print(f"{name}: the README.md of its folder has no link to it, so it is missing in the navigation")
-        sys.exit(1 if missing else 0)
+        sys.exit(1 if list(map(print, mistakes(tracked()))) else 0)
     if len(sys.argv) > 2 or sys.argv[1:] and sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     build(Path(sys.argv[1]).resolve() if sys.argv[1:] else ROOT / "target/docs")

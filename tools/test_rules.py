@@ -80,6 +80,18 @@ class Docs(unittest.TestCase):
         expected = ["docs/guide/README.md", "docs/guide/b.md", "docs/guide/a.md", "help.md"]
         self.assertEqual(parts["Guide"], expected)
 
+    def test_a_block_of_code_that_is_neither_run_nor_listed_is_found(self):
+        listed = "# a comment\n*.md docs/* | js sh | test.rs\na.md | make it\n"
+        pages = {"a.md": "```\nmake it work\n```\n```js\n1\n```\n", "b.md": "````sh\n```\n````\n"}
+        self.assertEqual(list(docs.unknown_blocks(listed, pages, {"test.rs"})), [])
+        for text in ("```\nmake that\n```", "- a list:\n  ```python\n  make it\n  ```", "```jss\n1\n```"):
+            found = "\n".join(docs.unknown_blocks(listed, pages | {"c.md": text}, {"test.rs"}))
+            self.assertRegex(found, "^c.md: a block of code is neither")
+        for wrong in ("a.md | make that", "b.md | go | test.rs"):
+            found = list(docs.unknown_blocks(f"{listed}{wrong}\n", pages, {"test.rs"}))
+            self.assertEqual(found, [f"{docs.BLOCKS}: no block: {wrong}"])
+        self.assertIn("there is no test.rs", "\n".join(docs.unknown_blocks(listed, pages, set())))
+
     def test_a_link_of_the_site_that_leads_nowhere_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             site = Path(folder).resolve()
