@@ -12,6 +12,7 @@ page with the names of its files. So no link leads out of the site, except to ad
 
 import fnmatch
 import html.parser
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ import links
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "target/docs-source"
 BLOCKS = "tools/docs/blocks.txt"
+WORDS = ROOT / "tools/docs/words.txt"
 # The first page. The parts of the navigation, each with the page that links to its pages in their order. A page
 # outside of docs stands in the first part that links to it, or at the end.
 HOME = "docs/README.md"
@@ -183,6 +185,23 @@ def rewritten(name, files):
     return "\n".join(lines) + "\n"
 
 
+def words():
+    """What people search for, page by page."""
+    found = {}
+    for line in WORDS.read_text().splitlines():
+        if line and line[0] != "#":
+            page, _, listed = line.partition(": ")
+            found.setdefault(page, []).extend(word.strip() for word in listed.split(","))
+    return found
+
+
+def with_words(text, listed):
+    """A page with these words in the index of the site: below its title, since a page must begin with that."""
+    entries = ", ".join(f"! {word}" for word in listed)
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n```{{index}} {entries}\n```\n{rest}" if listed else text
+
+
 def text_page(path):
     """A file that is no Markdown, as a page. It stands in no navigation, and the search does not find it."""
     text = (ROOT / path).read_text(errors="replace")
@@ -206,6 +225,7 @@ def write_sources(files):
     pages = collect(files)
     parts, _ = navigation(files)
     shown = {HOME, *(name for part in parts.values() for name in part)}
+    found = words()
     shutil.rmtree(SOURCE, ignore_errors=True)
     for path in pages:
         place = SOURCE / page_name(path, files)
@@ -213,7 +233,7 @@ def write_sources(files):
         if PurePosixPath(path).suffix in PICTURES:
             shutil.copy(ROOT / path, place)
         elif path in shown:
-            place.write_text(rewritten(path, files))
+            place.write_text(with_words(rewritten(path, files), found.get(path, [])))
         else:
             text = text_page(path) if path in files else folder_page(path, files, pages)
             place.write_text(f"---\norphan: true\nnosearch: true\n---\n\n{text}")
@@ -281,8 +301,25 @@ def mistakes(files):
     _, missing = navigation(files)
     for name in missing:
         yield f"{name}: the README.md of its folder has no link to it, so it is missing in the navigation"
+    yield from (f"{WORDS.name}: there is no {page}" for page in words() if page not in files)
     pages = {name: (ROOT / name).read_text() for name in files if name.endswith(".md")}
     yield from unknown_blocks((ROOT / BLOCKS).read_text(), pages, files)
+
+
+def lead_to_pages(site):
+    """Lets the words of the index lead to the top of their page, as its text does: the search shows a page once."""
+    index = site / "searchindex.js"
+    index.write_text(re.sub(r'"index-\d+"', '""', index.read_text()))
+
+
+def unfound_words(site):
+    """A line for each word that the index of the site does not lead to its page by."""
+    index = json.loads(re.search(r"Search\.setIndex\((.*)\)", (site / "searchindex.js").read_text(), re.S)[1])
+    for page, listed in words().items():
+        for word in listed:
+            found = {index["filenames"][place[0]] for place in index["indexentries"].get(word.lower(), [])}
+            if page not in found:
+                yield f"{page}: the search does not find it by: {word}"
 
 
 def build(site):
@@ -302,11 +339,12 @@ def build(site):
     for unused in (".buildinfo", "objects.inv"):
         (site / unused).unlink(missing_ok=True)
     name_parts(site)
-    found = list(dead_links(site))
+    lead_to_pages(site)
+    found = [*dead_links(site), *unfound_words(site)]
     for line in found:
         print(line)
     if found:
-        sys.exit(f"docs: {len(found)} dead links")
+        sys.exit(f"docs: {len(found)} mistakes in the site")
     print(f"{site}/index.html")
 
 

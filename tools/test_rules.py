@@ -92,6 +92,17 @@ class Docs(unittest.TestCase):
             self.assertEqual(found, [f"{docs.BLOCKS}: no block: {wrong}"])
         self.assertIn("there is no test.rs", "\n".join(docs.unknown_blocks(listed, pages, set())))
 
+    def test_a_word_that_does_not_lead_to_its_page_is_found(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(docs, "WORDS", Path(folder) / "words"):
+            docs.WORDS.write_text("# a comment\na.md: TTL, some words\nb.md: other\n")
+            self.assertIn("# A\n\n```{index} ! TTL, ! some words\n", docs.with_words("# A\n\n", docs.words()["a.md"]))
+            entries = '"ttl":[[0,"index-0",true]],"some words":[[0,"index-0",true],[1,"x",true]],"other":[[0,"y",true]]'
+            index = Path(folder) / "searchindex.js"
+            index.write_text(f'Search.setIndex({{"filenames":["a.md","b.md"],"indexentries":{{{entries}}}}})')
+            docs.lead_to_pages(Path(folder))
+            self.assertNotIn("index-0", index.read_text())
+            self.assertEqual(list(docs.unfound_words(Path(folder))), ["b.md: the search does not find it by: other"])
+
     def test_a_link_of_the_site_that_leads_nowhere_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             site = Path(folder).resolve()

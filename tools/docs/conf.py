@@ -26,6 +26,9 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
+# The page of all index entries would be one of words without their pages' order; the search has them.
+html_use_index = False
+html_search_scorer = str(ROOT / "tools/docs/scorer.js")
 html_favicon = "static/favicon.svg"
 html_copy_source = False
 html_show_sphinx = False
