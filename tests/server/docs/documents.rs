@@ -458,8 +458,7 @@ fn program(page: &str, language: &str, port: u16) -> Option<String> {
     };
     let mut blocks: Vec<String> =
         blocks(page).into_iter().filter(|(kind, _)| *kind == language).map(|(_, lines)| lines.join("\n")).collect();
-    let is_given = |block: &String| block.contains("Lock") && !block.contains("import ");
-    if blocks.first().is_some_and(is_given) {
+    if blocks.first().is_some_and(|block| !block.contains("import ")) {
         blocks.insert(0, made.to_owned());
     }
     (!blocks.is_empty()).then(|| blocks.join("\n\n").replace("6379", &port.to_string()))
