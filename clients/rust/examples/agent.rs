@@ -35,16 +35,21 @@ struct Agent {
     locks: Mutex<HashMap<String, Arc<Named>>>,
     /// By the number of the request that they end.
     cancels: Mutex<HashMap<u64, Cancel>>,
+    /// What locks told.
+    troubles: Arc<Mutex<Vec<String>>>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let url = args.first().ok_or("usage: agent URL [--cluster]")?.clone();
+    let url = args.first().ok_or("usage: agent URL [--cluster] [blocking=N]")?.clone();
     let redis = redis::Client::open(url.as_str())?;
     let in_cluster = args.iter().any(|arg| arg == "--cluster");
-    let client = if in_cluster { Client::cluster([url])? } else { Client::from(&redis) };
-    let agent = Agent { client, redis, locks: Mutex::default(), cancels: Mutex::default() };
-    let agent = Arc::new(agent);
+    let mut client = if in_cluster { Client::cluster([url])? } else { Client::from(&redis) };
+    if let Some(waits) = args.iter().find_map(|arg| arg.strip_prefix("blocking=")) {
+        client = client.max_blocking(waits.parse()?);
+    }
+    let (locks, cancels) = (Mutex::default(), Mutex::default());
+    let agent = Arc::new(Agent { client, redis, locks, cancels, troubles: Arc::default() });
     say(&json!({"ready": "rust"}));
     for line in std::io::stdin().lock().lines() {
         let request: Map<String, Value> = serde_json::from_str(&line?)?;
@@ -94,6 +99,11 @@ impl Agent {
         if let Some(note) = text(request, "note") {
             locked = locked.note(note);
         }
+        let troubles = self.troubles.clone();
+        locked = locked.on_trouble(move |error| {
+            let kind = if matches!(error, Error::Notify(_)) { "notify" } else { "other" };
+            lock(&troubles).push(format!("{kind}: {error}"));
+        });
         let within = text(request, "within").map(|name| self.named(name));
         let wait = seconds(request, "wait");
         let named = Named { lock: locked, wait, within, state: Mutex::default() };
@@ -157,6 +167,7 @@ impl Agent {
                 let owner = lock(&named().state).owner.clone();
                 Ok(json!({"owner": owner.map(|owner| owner.to_string())}))
             }
+            "troubles" => Ok(json!({"troubles": *lock(&self.troubles)})),
             "tasks" => Ok(json!({"tasks": threads_but_requests()})),
             "close" => {
                 lock(&self.locks).clear();

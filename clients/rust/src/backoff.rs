@@ -1,6 +1,6 @@
 //! How long to wait before a request that failed is sent again. Waits for nothing itself.
 
-use crate::clock::{PAUSE_JITTER, PAUSE_MAX, PAUSE_MIN, POLL, POLL_JITTER};
+use crate::clock::{PAUSE_JITTER, PAUSE_MAX, PAUSE_MIN, POLL_JITTER};
 use std::time::Duration;
 
 /// Doubles from 100 ms to 1 s. A random part keeps clients that failed together from coming back together.
@@ -35,9 +35,9 @@ impl Backoff {
     }
 }
 
-/// The pause before the next request of a wait that does not block.
-pub(crate) fn until_poll() -> Duration {
-    POLL.mul_f64(1.0 - POLL_JITTER * random_share())
+/// The time from one request of a wait that does not block to the next, shorter by chance.
+pub(crate) fn until_poll(interval: Duration) -> Duration {
+    interval.mul_f64(1.0 - POLL_JITTER * random_share())
 }
 
 /// The pause after so many failures, longer by chance.

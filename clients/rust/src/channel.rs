@@ -2,12 +2,12 @@
 //! failure, since a late reply would be taken for that of the next request. Sends nothing twice by itself.
 
 use crate::clock::Moment;
-use crate::connection::{connect, converse, no_answer};
+use crate::connection::{connect, converse, listen, no_answer};
 use crate::error::Error;
 use crate::servers::{Redirection, Servers};
 use redis::{Cmd, Connection, ConnectionInfo, RedisError, Value};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often one request is sent on, before a cluster counts as confused.
@@ -18,6 +18,12 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// After so long without use a connection may be gone, and is asked before it is trusted.
 const TRUST: Duration = Duration::from_secs(1);
+
+/// How long it takes to see whether the server has closed a connection.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// How many connections there have been.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 
 /// What went wrong with a request.
 #[derive(Debug, Clone)]
@@ -58,9 +64,10 @@ pub(crate) struct Parting {
 }
 
 /// The request that tells whether a server takes the connection. Every user may send it: no ACL refuses HELLO.
-const PROBE: &str = "HELLO";
+pub(crate) const PROBE: &str = "HELLO";
 
 struct Open {
+    number: u64,
     server: ConnectionInfo,
     connection: Connection,
     last_used: Moment,
@@ -130,8 +137,9 @@ impl Channel {
     fn connect(&self, server: &ConnectionInfo, deadline: Moment) -> Result<Open, RedisError> {
         match connect(server, deadline.min(Moment::now() + CONNECT_LIMIT)) {
             Ok(connection) => {
+                let number = OPENED.fetch_add(1, Ordering::Relaxed);
                 let (last_used, pid) = (Moment::now(), std::process::id());
-                Ok(Open { server: server.clone(), connection, last_used, pid })
+                Ok(Open { number, server: server.clone(), connection, last_used, pid })
             }
             Err(error) => {
                 self.servers.failed(server);
@@ -176,7 +184,19 @@ impl Channel {
 
     /// Whether there is a connection, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
-        self.open.as_ref().is_some_and(Open::is_ours)
+        self.number().is_some()
+    }
+
+    /// The number of the connection, which no other one has; None if there is none, as far as is known.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.open.as_ref().filter(|open| open.is_ours()).map(|open| open.number)
+    }
+
+    /// Closes the connection if the server has closed it.
+    pub(crate) fn look(&mut self) {
+        if self.open.as_mut().is_some_and(|open| listen(&mut open.connection, GLANCE).is_err()) {
+            self.open = None;
+        }
     }
 
     /// Closes the connection.
@@ -206,12 +226,17 @@ impl Open {
 /// Where a reply sends the request, if it does.
 fn redirection(reply: &Value) -> Option<Redirection> {
     let Value::ServerError(error) = reply else { return None };
-    let for_good = match error.code() {
+    redirection_to(error.code(), error.details()?)
+}
+
+/// Where an error of this code and text sends the request, if it does.
+pub(crate) fn redirection_to(code: &str, text: &str) -> Option<Redirection> {
+    let for_good = match code {
         "MOVED" => true,
         "ASK" => false,
         _ => return None,
     };
-    let (slot, to) = error.details()?.split_once(' ')?;
+    let (slot, to) = text.split_once(' ')?;
     Some(Redirection { slot: slot.parse().ok()?, to: to.to_owned(), for_good })
 }
 

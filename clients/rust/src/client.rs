@@ -23,8 +23,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Where locks are kept: one server, a cluster, or the primary that Sentinels know.
 ///
 /// Clones share its connections. It is made for many threads; one client for a program is enough. It has one
-/// connection to each server for renewals, from before the first lock on, and one for each wait, 32 at most; further
-/// waits ask each second. Idle connections, 8 at most, are closed after 30 s.
+/// connection to each server for renewals, from before the first lock on, and one for each wait, 32 at most
+/// ([`max_blocking`](Client::max_blocking)); further waits share one. Idle connections, 8 at most, are closed after
+/// 30 s.
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<Transport>,
@@ -86,6 +87,22 @@ impl Client {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Client {
         self.timeout = timeout;
+        self
+    }
+
+    /// How many waits of this client, and of its clones, have a connection each: 32 without this. Further ones are told
+    /// by the server when it is their turn, over one connection together.
+    #[must_use]
+    pub fn max_blocking(self, waits: usize) -> Client {
+        self.transport.pool.let_wait(waits);
+        self
+    }
+
+    /// How the channels begin on which waits are told so, behind `lock:notify:`. A user of the server who may use no
+    /// others has the right to those: `&lock:notify:app:*` for `app:`. It is for this client and its clones.
+    #[must_use]
+    pub fn notify_prefix(self, prefix: &str) -> Client {
+        self.transport.notices.name_channels(prefix);
         self
     }
 

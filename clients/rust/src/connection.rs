@@ -95,6 +95,19 @@ pub(crate) fn converse(
     Ok(replies)
 }
 
+/// Whether a message has come within this time, or that the server closed the connection. Needs no request.
+pub(crate) fn listen(connection: &mut Connection, time: Duration) -> Result<bool, RedisError> {
+    let mut messages = connection.as_pubsub();
+    messages.set_read_timeout(Some(time))?;
+    let heard = messages.get_message();
+    // To drop it would end what is subscribed to, and wait for replies.
+    std::mem::forget(messages);
+    match heard {
+        Err(error) if error.is_timeout() => Ok(false),
+        heard => heard.map(|_| true),
+    }
+}
+
 /// The time that is left for a request. None of it is an error, since a socket takes zero for "no limit".
 pub(crate) fn time_left(deadline: Moment) -> Result<Duration, RedisError> {
     let left = deadline.left();

@@ -19,6 +19,8 @@ pub(crate) struct Errand {
     /// Until when attempts are repeated.
     until: Moment,
     pub(crate) parting: Option<Parting>,
+    /// True if a server that is named by a redirection is asked over a connection for that request alone.
+    pub(crate) follows: bool,
     done: Box<Done>,
     backoff: Backoff,
     /// Whether an attempt failed that the server may have got.
@@ -35,7 +37,7 @@ impl Errand {
     ) -> Errand {
         let (requests, done) = (Box::new(move || requests.clone()), Box::new(done));
         let (until, backoff) = (Moment::now(), Backoff::default());
-        Errand { slot, requests, limit, until, parting: None, done, backoff, was_sent: false }
+        Errand { slot, requests, limit, until, parting: None, follows: true, done, backoff, was_sent: false }
     }
 
     /// Attempts that are repeated until then.
@@ -50,6 +52,11 @@ impl Errand {
 
     pub(crate) fn parting_with(self, parting: Option<Parting>) -> Errand {
         Errand { parting, ..self }
+    }
+
+    /// A redirection is the reply: a request counts only over the connection that stays.
+    pub(crate) fn staying(self) -> Errand {
+        Errand { follows: false, ..self }
     }
 
     /// It cannot be done.

@@ -27,6 +27,9 @@ pub enum Error {
     Connection(RedisError),
     /// Too few servers of a quorum answered. The text names the others, and what each of them said.
     NoQuorum(String),
+    /// The server tells no wait when it is its turn, so that waits without a connection of their own ask each second.
+    /// The text says why. It is told to [`Lock::on_trouble`](crate::Lock::on_trouble), and never returned.
+    Notify(String),
 }
 
 impl fmt::Display for Error {
@@ -37,6 +40,7 @@ impl fmt::Display for Error {
             Error::Cancelled => f.write_str("the wait for the lock was cancelled"),
             Error::Refused(why) => f.write_str(why),
             Error::NoQuorum(why) => write!(f, "no quorum: {why}"),
+            Error::Notify(why) => write!(f, "waits hear nothing from the server, and ask each second: {why}"),
             Error::Server(error) => f.write_str(&text_of(error)),
             Error::Connection(error) => write!(f, "{error}"),
         }
@@ -75,7 +79,12 @@ impl Error {
 
     /// True if something lies on the key that is no lock.
     pub(crate) fn is_overwritten(&self) -> bool {
-        matches!(self, Error::Server(error) if error.code() == Some("WRONGTYPE"))
+        self.has_code(&["WRONGTYPE"])
+    }
+
+    /// True if it is a reply that begins with one of these words.
+    pub(crate) fn has_code(&self, codes: &[&str]) -> bool {
+        matches!(self, Error::Server(error) if error.code().is_some_and(|code| codes.contains(&code)))
     }
 }
 

@@ -55,7 +55,8 @@ struct Lane {
     looks_at: Moment,
     /// When there was something to do.
     used: Moment,
-    is_open: bool,
+    /// The number of its connection.
+    connection: Option<u64>,
 }
 
 /// Something to be sent.
@@ -78,13 +79,30 @@ impl Lanes {
         tell: impl FnOnce(Result<(), Failure>) + Send + 'static,
     ) -> bool {
         let address = self.0.servers.lane(slot);
-        if let Some(lane) = self.0.state().by_address.get_mut(&address).filter(|lane| lane.is_open) {
+        if let Some(lane) = self.0.state().by_address.get_mut(&address).filter(|lane| lane.connection.is_some()) {
             lane.used = Moment::now();
             return true;
         }
         let opened = move |replies: Result<Vec<Value>, Failure>, _| tell(replies.map(drop));
         self.send(Errand::once(slot, Vec::new(), limit.min(OPEN_LIMIT), opened));
         false
+    }
+
+    /// The address of the server that requests about this slot go to, as far as it is known.
+    pub(crate) fn address(&self, slot: u16) -> String {
+        self.0.servers.lane(slot)
+    }
+
+    /// Sees whether the server has closed the connection for this slot, and then opens another one. Tells its number.
+    pub(crate) fn look(&self, slot: u16, tell: impl FnOnce(Result<Option<u64>, Failure>) + Send + 'static) {
+        let lanes = Arc::downgrade(&self.0);
+        let connection = move || lanes.upgrade().and_then(|lanes| lanes.connection(slot));
+        self.send(Errand::once(slot, Vec::new(), OPEN_LIMIT, move |opened, _| tell(opened.map(|_| connection()))));
+    }
+
+    /// The number of the connection for this slot; None if there is none, as far as is known.
+    pub(crate) fn connection(&self, slot: u16) -> Option<u64> {
+        self.0.connection(slot)
     }
 
     /// Renews a hold from now on, until it is over. Fails if there can be no thread.
@@ -146,6 +164,18 @@ impl Inner {
         state
     }
 
+    fn connection(&self, slot: u16) -> Option<u64> {
+        let address = self.servers.lane(slot);
+        self.state().by_address.get(&address).and_then(|lane| lane.connection)
+    }
+
+    /// Notes what connection a lane has.
+    fn has(&self, address: &str, number: u64, connection: Option<u64>) {
+        if let Some(lane) = self.state().by_address.get_mut(address).filter(|lane| lane.number == number) {
+            lane.connection = connection;
+        }
+    }
+
     /// Lets an item be sent at this time. Tells whether the lane is a new one. Fails if there can be no thread.
     fn put(self: &Arc<Self>, item: Item, due: Moment) -> io::Result<bool> {
         let address = self.servers.lane(item.slot());
@@ -177,21 +207,21 @@ impl Inner {
     fn run(self: &Arc<Self>, address: &str, number: u64) {
         let _end = End { lanes: self, address, number };
         let mut channel = Channel::new(&self.servers);
-        while let Some((mut due, pace)) = self.next(address, number, channel.is_open()) {
+        while let Some((mut due, pace)) = self.next(address, number) {
             while !due.is_empty() {
                 let later = due.split_off(due.len().min(BATCH));
-                self.converse(&mut channel, std::mem::replace(&mut due, later), pace);
+                let note = |connection| self.has(address, number, connection);
+                self.converse(&mut channel, std::mem::replace(&mut due, later), pace, note);
             }
         }
     }
 
     /// What is to be sent now, and how long it may take. None when the thread shall end.
-    fn next(&self, address: &str, number: u64, is_open: bool) -> Option<(Vec<Item>, Option<Duration>)> {
+    fn next(&self, address: &str, number: u64) -> Option<(Vec<Item>, Option<Duration>)> {
         let mut state = self.state();
         loop {
             let is_closed = state.is_closed;
             let lane = state.by_address.get_mut(address).filter(|lane| lane.number == number)?;
-            lane.is_open = is_open;
             let now = Moment::now();
             let look_at = match lane.items.first_key_value() {
                 Some(((first, _), _)) if *first <= now => return Some(lane.take_due(now)),
@@ -207,14 +237,23 @@ impl Inner {
         }
     }
 
-    /// Sends items in one write, and lets each hear what came of it.
-    fn converse(self: &Arc<Self>, channel: &mut Channel, mut items: Vec<Item>, pace: Option<Duration>) {
+    /// Sends items in one write, notes which connection there is then, and lets each hear what came of it.
+    fn converse(
+        self: &Arc<Self>,
+        channel: &mut Channel,
+        mut items: Vec<Item>,
+        pace: Option<Duration>,
+        note: impl FnOnce(Option<u64>),
+    ) {
         items.retain(|item| !item.is_over());
         let Some(slot) = items.first().map(Item::slot) else { return };
         let limit = items.iter().filter_map(Item::limit).chain(pace).min().unwrap_or(OPEN_LIMIT);
         let requests: Vec<Vec<Cmd>> = items.iter().map(Item::requests).collect();
         channel.part_with(items.iter().filter_map(Item::parting).collect());
         let all = requests.concat();
+        if all.is_empty() {
+            channel.look();
+        }
         let opened = channel.open(slot, Moment::now() + if all.is_empty() { limit } else { OPEN_LIMIT.min(limit * 2) });
         let sent = Moment::now();
         let replies = match opened {
@@ -222,6 +261,7 @@ impl Inner {
             Ok(()) => channel.exchange(slot, &all, sent + limit),
             Err(failure) => Err(failure),
         };
+        note(channel.number());
         let mut replies = replies.map(Vec::into_iter);
         for (item, requests) in items.into_iter().zip(&requests) {
             let own = match &mut replies {
@@ -229,7 +269,9 @@ impl Inner {
                 Err(failure) => Err(failure.clone()),
             };
             let own = match own {
-                Ok(own) if own.iter().any(is_redirection) => self.ask_elsewhere(item.slot(), requests, limit),
+                Ok(own) if item.follows() && own.iter().any(is_redirection) => {
+                    self.ask_elsewhere(item.slot(), requests, limit)
+                }
                 own => own,
             };
             // It may have been released meanwhile.
@@ -268,7 +310,7 @@ impl Lane {
     fn new(number: u64) -> Lane {
         let now = Moment::now();
         let (items, renewals) = (BTreeMap::new(), HashMap::new());
-        Lane { number, items, renewals, pace: None, looks_at: now, used: now, is_open: false }
+        Lane { number, items, renewals, pace: None, looks_at: now, used: now, connection: None }
     }
 
     fn put(&mut self, item: Item, place: (Moment, u64)) {
@@ -319,6 +361,10 @@ impl Item {
             Item::Renewal(renewal) => Some(renewal.limit()),
             Item::Errand(errand) => Some(errand.limit),
         }
+    }
+
+    fn follows(&self) -> bool {
+        !matches!(self, Item::Errand(Errand { follows: false, .. }))
     }
 
     fn parting(&self) -> Option<Parting> {

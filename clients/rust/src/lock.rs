@@ -100,9 +100,10 @@ impl Lock {
         self
     }
 
-    /// Tells what keeps a lock from being taken or renewed: that the server cannot be reached, has no module, allows no
-    /// locks or is out of memory, that a renewal failed, that the lock was lost. Each kind is told once until it is
-    /// over. Errors that are returned are told, too; [`Error::is_transient`] tells those after which a wait asks again.
+    /// Tells what keeps a lock from being taken or renewed: that the server cannot be reached, has no module, allows
+    /// no locks, is out of memory or tells no wait when it is its turn, that a renewal failed, that the lock was lost.
+    /// Each kind is told once until it is over. Errors that are returned are told, too; [`Error::is_transient`] tells
+    /// those after which a wait asks again.
     ///
     /// What goes wrong in a wait is told on the thread that waits, all else on a thread of its own. A callback that
     /// panics harms no lock.

@@ -83,7 +83,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-fn random_hex() -> String {
+/// 128 random bits.
+pub(crate) fn random_hex() -> String {
     let mut bytes = [0; 16];
     // So few bytes come whole, or not at all.
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

@@ -10,6 +10,7 @@ use crate::servers::Servers;
 use crate::sync::lock;
 use redis::{Cmd, RedisError, Value};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub(crate) enum Event {
     Reply(Result<Value, Failure>),
     /// Whether there is a connection for renewals.
     Ready(Result<(), Failure>),
+    /// It may be its turn to ask.
+    Woken,
     /// It shall not wait any longer.
     Cancelled,
 }
@@ -45,6 +48,8 @@ pub(crate) struct Request {
 
 pub(crate) struct Pool {
     servers: Arc<Servers>,
+    /// How many waits may have a connection.
+    waits_max: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -77,7 +82,12 @@ enum Task {
 
 impl Pool {
     pub(crate) fn new(servers: Arc<Servers>) -> Pool {
-        Pool { servers, state: Mutex::default() }
+        Pool { servers, waits_max: AtomicUsize::new(BLOCKING_MAX), state: Mutex::default() }
+    }
+
+    /// Lets so many waits have a connection.
+    pub(crate) fn let_wait(&self, most: usize) {
+        self.waits_max.store(most, Ordering::Relaxed);
     }
 
     /// The reply, once it is there or its time is up.
@@ -93,7 +103,7 @@ impl Pool {
     pub(crate) fn wait(self: &Arc<Self>, slot: u16) -> io::Result<Option<Checkout>> {
         {
             let mut state = self.state();
-            if state.waits == BLOCKING_MAX {
+            if state.waits >= self.waits_max.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             state.waits += 1;

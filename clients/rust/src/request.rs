@@ -22,11 +22,11 @@ pub(crate) struct Terms {
 
 /// Whether the owner gets or keeps a place in the queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Queue {
+pub(crate) enum Queue<'a> {
     /// No place: it tries once.
     No,
-    /// A place for so long after this request.
-    Place(Duration),
+    /// A place for so long after this request, and the channel on which its owner is told to ask again.
+    Place(Duration, Option<&'a str>),
     /// The same, and the reply may take so long.
     Wait(Duration, Duration),
 }
@@ -82,7 +82,7 @@ impl Terms {
     }
 
     /// Asks for the lock, under a fence that is at least this one. It may be sent twice: `RETRY` lets it count once.
-    pub(crate) fn acquire(&self, owner: &Owner, queue: Queue, floor: Option<u64>) -> Cmd {
+    pub(crate) fn acquire(&self, owner: &Owner, queue: Queue<'_>, floor: Option<u64>) -> Cmd {
         let mut request = match (&self.keys[..], self.limit) {
             ([key], Some(limit)) => {
                 let mut share = cmd("LOCK.SHARE");
@@ -96,7 +96,12 @@ impl Terms {
         self.lease_args(&mut request);
         match queue {
             Queue::No => {}
-            Queue::Place(keep) => option(&mut request, "QUEUE", millis(keep)),
+            Queue::Place(keep, channel) => {
+                option(&mut request, "QUEUE", millis(keep));
+                if let Some(channel) = channel {
+                    option(&mut request, "NOTIFY", channel);
+                }
+            }
             Queue::Wait(keep, time) => {
                 option(&mut request, "BLOCK", millis(time));
                 option(&mut request, "QUEUE", millis(keep));
@@ -216,6 +221,18 @@ pub(crate) fn fences_of(reply: Value) -> Result<Option<Vec<u64>>, Error> {
     fences.map(Some).ok_or_else(|| Error::Connection(no_fence().into()))
 }
 
+/// How long the server keeps a place at most, if an error says that it was asked for longer.
+pub(crate) fn queue_max_of(error: &Error) -> Option<Duration> {
+    let Error::Server(error) = error else { return None };
+    let most = error.detail()?.strip_prefix("QUEUE must be a whole number from 1 to ")?;
+    most.parse().ok().map(Duration::from_millis)
+}
+
+/// Whether a reply to HELLO is that of a node of a cluster.
+pub(crate) fn is_of_cluster(hello: &Value) -> bool {
+    field(hello, "mode").is_some_and(|mode| redis::from_redis_value::<String>(mode).is_ok_and(|mode| mode == "cluster"))
+}
+
 /// The owners and notes of the holders in a reply of LOCK.INFO. What is not understood is left out.
 pub(crate) fn holders_of(reply: Value) -> Vec<(String, Option<String>)> {
     let Some(Value::Array(holders)) = field(&reply, "holders") else { return Vec::new() };
@@ -275,7 +292,9 @@ mod tests {
         assert_eq!(text(&noted.acquire(&owner, wait, None), &owner), expected);
         let share = Terms { limit: Some(5), take: 2, ..one.clone() };
         let expected = "LOCK.SHARE k me 5 TAKE 2 PX 30000 QUEUE 10000 RETRY 2";
-        assert_eq!(text(&share.acquire(&owner, Queue::Place(10 * SECOND), None), &owner), expected);
+        assert_eq!(text(&share.acquire(&owner, Queue::Place(10 * SECOND, None), None), &owner), expected);
+        let expected = "LOCK.ACQUIRE k me PX 30000 QUEUE 30000 NOTIFY there RETRY 1";
+        assert_eq!(text(&one.acquire(&owner, Queue::Place(30 * SECOND, Some("there")), None), &owner), expected);
         let two = terms(&["a", "b"]);
         let expected = "LOCK.MACQUIRE 2 a b me WRITE PX 30000 RETRY 1";
         assert_eq!(text(&two.acquire(&owner, Queue::No, None), &owner), expected);

@@ -1,9 +1,10 @@
-//! How a client speaks with its servers: where they are, connections for requests that somebody waits for, and one for
-//! each server for all that goes on in the background.
+//! How a client speaks with its servers: where they are, connections for requests that somebody waits for, and for each
+//! server one for all that goes on in the background and one for what it tells those that wait.
 
 use crate::channel::Failure;
 use crate::clock::{LOOK, Moment};
 use crate::lanes::Lanes;
+use crate::notices::Notices;
 use crate::pool::{Pool, Repeat, Request};
 use crate::servers::Servers;
 use crate::sync::{lock, wait};
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 pub(crate) struct Transport {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) notices: Notices,
     owed: Arc<Owed>,
 }
 
@@ -38,7 +40,9 @@ impl Transport {
     pub(crate) fn new(servers: Servers) -> Transport {
         let servers = Arc::new(servers);
         let pool = Arc::new(Pool::new(servers.clone()));
-        Transport { pool, lanes: Lanes::new(servers), owed: Arc::default() }
+        let lanes = Arc::new(Lanes::new(servers.clone()));
+        let notices = Notices::new(servers, &lanes);
+        Transport { pool, lanes, notices, owed: Arc::default() }
     }
 
     /// Something is to be given back in the background.

@@ -4,15 +4,17 @@
 use crate::backoff::{Backoff, until_poll};
 use crate::cancel::{Cancel, Notified};
 use crate::channel::{Failure, Parting};
-use crate::clock::{ANSWER, BLOCK, LEAVE, Moment, OVERTIME, POLL, QUEUE, READ_ON, renewal_interval, renewal_limit};
+use crate::clock::{ANSWER, BLOCK, LEAVE, Moment, OVERTIME, QUEUE, READ_ON, renewal_interval, renewal_limit};
 use crate::errand::Errand;
 use crate::error::Error;
 use crate::lanes::OPEN_LIMIT;
+use crate::notices::Seat;
 use crate::owner::{Claim, Owner};
 use crate::pool::{Checkout, Event, Repeat, Request};
-use crate::request::{Queue, Terms, fences_of};
+use crate::request::{Queue, Terms, fences_of, queue_max_of};
 use crate::transport::Transport;
 use crate::trouble::Told;
+use crate::turns::{NOTIFY_QUEUE, State, Turns, interval};
 use redis::{RedisError, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,6 +96,9 @@ impl Acquisition<'_> {
             notified,
             is_given_up,
             connection: None,
+            seat: None,
+            queue_max: Duration::MAX,
+            is_moving: false,
             has_asked: false,
             is_asked: false,
             sent: Moment::now(),
@@ -155,6 +160,12 @@ struct Wait<'a> {
     is_given_up: Arc<AtomicBool>,
     /// The connection on which it waits. None while there is none to be had.
     connection: Option<Checkout>,
+    /// Where it hears that it is its turn, while it has no connection.
+    seat: Option<Seat>,
+    /// How long the server keeps a place, if it has said so.
+    queue_max: Duration,
+    /// Whether its key is on its way to another server.
+    is_moving: bool,
     /// Whether it has asked at all, and whether a request is on its way.
     has_asked: bool,
     is_asked: bool,
@@ -167,6 +178,8 @@ enum Answer {
     Granted(Vec<u64>, Moment),
     /// Not yet; rest so long before the next request.
     NotYet(Duration),
+    /// Not yet; rest until it is its turn.
+    InTurn,
     /// The deadline came first.
     TimeUp,
 }
@@ -196,21 +209,21 @@ impl Wait<'_> {
         loop {
             let pause = match self.ask() {
                 Ok(Answer::Granted(fences, sent)) => return Ok(Some((fences, sent))),
-                Ok(Answer::NotYet(pause)) => {
+                Ok(answer @ (Answer::NotYet(_) | Answer::InTurn)) => {
                     backoff.reset();
                     self.told.forget();
                     failure = None;
-                    pause
+                    if let Answer::NotYet(pause) = answer { Some(pause) } else { None }
                 }
                 // It was asked in vain, but not refused: what was wrong before is what is known.
                 Ok(Answer::TimeUp) => return failure.map_or(Ok(None), Err),
                 Err(error) if error.is_transient() && self.goes_on_after(&error) => {
                     failure = Some(error);
-                    backoff.pause()
+                    Some(backoff.pause())
                 }
                 Err(error) => return Err(error),
             };
-            self.rest(pause)?;
+            pause.map_or_else(|| self.rest_until_turn(), |pause| self.rest(pause))?;
             if self.left() == Some(Duration::ZERO) {
                 return failure.map_or(Ok(None), Err);
             }
@@ -224,27 +237,32 @@ impl Wait<'_> {
 
     /// One request: one that waits in the queue, or, while too many do, one that takes a place there.
     fn ask(&mut self) -> Result<Answer, Error> {
-        let Acquisition { transport, terms, owner } = self.acquisition;
+        let Acquisition { transport, terms, .. } = self.acquisition;
         let slot = terms.slot();
         let time = self.left().map(|left| left.saturating_add(OVERTIME));
         let events = self.events.clone();
         if !transport.lanes.prepare(slot, OPEN_LIMIT, move |opened| drop(events.send(Event::Ready(opened)))) {
             match self.next_event(time)? {
                 Some(Event::Ready(opened)) => opened?,
-                _ => return Err(transport.lanes.silence(slot, time.unwrap_or(OPEN_LIMIT)).error),
+                _ => return Err(self.silence(time.unwrap_or(OPEN_LIMIT))),
             }
         }
         if self.connection.is_none() {
             self.connection = transport.pool.wait(slot).map_err(RedisError::from)?;
         }
+        if self.connection.is_some() { self.ask_and_block(time) } else { self.ask_in_turn(time) }
+    }
+
+    /// A request that waits in the queue, on its own connection.
+    fn ask_and_block(&mut self, time: Option<Duration>) -> Result<Answer, Error> {
+        self.seat = None;
+        let Acquisition { terms, owner, .. } = self.acquisition;
         let slice = self.left().unwrap_or(BLOCK).min(BLOCK);
-        let parting = Some(self.acquisition.parting(&self.is_given_up));
-        let sent = Moment::now();
-        (self.has_asked, self.sent) = (true, sent);
-        let pause = if let Some(connection) = &mut self.connection {
-            let command = terms.acquire(owner, Queue::Wait(QUEUE, slice), None);
-            let (limit, repeat) = (slice + ANSWER, Repeat::AfterIdle);
-            let request = Request { slot, command, limit, repeat, parting };
+        let sent = self.begin();
+        let command = terms.acquire(owner, Queue::Wait(QUEUE.min(self.queue_max), slice), None);
+        let (limit, repeat, parting) = (slice + ANSWER, Repeat::AfterIdle, self.parting());
+        let request = Request { slot: terms.slot(), command, limit, repeat, parting };
+        if let Some(connection) = &mut self.connection {
             if self.deadline.is_none() && self.notified.is_none() {
                 // Nothing can end it but the reply: that spares another thread.
                 if let Some(reply) = connection.ask_here(request) {
@@ -253,27 +271,117 @@ impl Wait<'_> {
             } else {
                 connection.ask(request, &self.events);
             }
-            slice
-        } else {
-            let (command, events) = (terms.acquire(owner, Queue::Place(QUEUE), None), self.events.clone());
-            let poll = Errand::once(slot, vec![command], POLL, move |replies, _| {
-                let reply = replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil));
-                drop(events.send(Event::Reply(reply)));
-            });
-            transport.lanes.send(poll.parting_with(parting));
-            until_poll()
-        };
-        self.is_asked = true;
+        }
         let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
         self.replied(&reply);
-        let reply = reply?.extract_error().map_err(Error::from)?;
-        let granted = match fences_of(reply)? {
-            Some(fences) => self.acquisition.confirmed(fences, sent)?,
-            // Who answers at once does not let it wait: it must not be asked in a tight loop.
-            None => return Ok(Answer::NotYet(pause.saturating_sub(sent.elapsed()))),
+        let reply = reply.map_err(Error::from).and_then(|reply| reply.extract_error().map_err(Error::from));
+        if self.has_lower_queue(&reply) {
+            return Ok(Answer::NotYet(Duration::ZERO));
+        }
+        // Who answers at once does not let it wait: it must not be asked in a tight loop.
+        Ok(self.granted(reply?, sent)?.unwrap_or_else(|| Answer::NotYet(slice.saturating_sub(sent.elapsed()))))
+    }
+
+    /// A request that takes a place in the queue, over the connection of all. The server tells its owner when to ask
+    /// again, if it can.
+    fn ask_in_turn(&mut self, time: Option<Duration>) -> Result<Answer, Error> {
+        let Acquisition { transport, terms, owner } = self.acquisition;
+        let slot = terms.slot();
+        let Some(state) = self.state()? else {
+            return if self.has_asked { Ok(Answer::TimeUp) } else { Err(self.silence(time.unwrap_or(OPEN_LIMIT))) };
         };
-        // If it was lost before it was known here: back to the queue.
-        Ok(granted.map_or(Answer::NotYet(Duration::ZERO), |(fences, sent)| Answer::Granted(fences, sent)))
+        let channel = match &state {
+            State::There(channel) if !self.is_moving => Some(channel.as_str()),
+            _ => None,
+        };
+        let queue = if channel.is_some() { NOTIFY_QUEUE } else { QUEUE }.min(self.queue_max);
+        let (command, events) = (terms.acquire(owner, Queue::Place(queue, channel), None), self.events.clone());
+        let sent = self.begin();
+        self.with_turn(Turns::sends);
+        let request = Errand::once(slot, vec![command], ANSWER, move |replies, _| {
+            let reply = replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil));
+            drop(events.send(Event::Reply(reply)));
+        });
+        let request = request.parting_with(self.parting());
+        transport.lanes.send(if channel.is_some() { request.staying() } else { request });
+        let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
+        self.replied(&reply);
+        let reply = reply.map_err(Error::from).and_then(|reply| reply.extract_error().map_err(Error::from));
+        let (is_told, interval) = (channel.is_some(), until_poll(interval(channel.is_some(), queue)));
+        let (connection, error) = (transport.lanes.connection(slot), reply.as_ref().err());
+        let is_otherwise = self.with_turn(|turns, number| {
+            let now = Moment::now();
+            match &reply {
+                Ok(Value::Nil) => turns.null(number, now, interval),
+                _ => turns.failed(number, now),
+            }
+            if is_told && error.is_none() {
+                turns.accepted();
+            }
+            turns.asks_over(connection, now);
+            is_told && error.is_some_and(|error| turns.heed(error, now))
+        });
+        // Its key is on its way to another server, which is asked over another connection: no channel counts there.
+        self.is_moving = error.is_some_and(|error| error.has_code(&["ASK", "TRYAGAIN"]));
+        if is_otherwise || self.has_lower_queue(&reply) {
+            return Ok(Answer::NotYet(Duration::ZERO));
+        }
+        Ok(self.granted(reply?, sent)?.unwrap_or(Answer::InTurn))
+    }
+
+    /// How the subscription stands, once that is known; None when the time is up.
+    fn state(&mut self) -> Result<Option<State>, Error> {
+        let Acquisition { transport, terms, owner } = self.acquisition;
+        let slot = terms.slot();
+        loop {
+            let address = transport.lanes.address(slot);
+            let seat = self.seat.take().filter(|seat| seat.is_at(&address));
+            let seat = seat.unwrap_or_else(|| transport.notices.seat(slot, owner.as_str(), self.events.clone()));
+            let (state, trouble) = seat.with(|turns, _| (turns.state().clone(), turns.take_untold()));
+            self.seat = Some(seat);
+            if let Some(trouble) = trouble {
+                (self.tell)(&trouble, true);
+            }
+            if state != State::Opening {
+                return Ok(Some(state));
+            }
+            if self.any_event(self.left())?.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Does something to the turn of this wait, if it has one.
+    fn with_turn<T: Default>(&self, change: impl FnOnce(&mut Turns, u64) -> T) -> T {
+        self.seat.as_ref().map_or_else(T::default, |seat| seat.with(change))
+    }
+
+    /// A request goes out now.
+    fn begin(&mut self) -> Moment {
+        (self.has_asked, self.is_asked, self.sent) = (true, true, Moment::now());
+        self.sent
+    }
+
+    /// What a reply grants; None if it was null, or the lock was lost before it was known here: back to the queue.
+    fn granted(&self, reply: Value, sent: Moment) -> Result<Option<Answer>, Error> {
+        let Some(fences) = fences_of(reply)? else { return Ok(None) };
+        let confirmed = self.acquisition.confirmed(fences, sent)?;
+        Ok(Some(confirmed.map_or(Answer::NotYet(Duration::ZERO), |(fences, sent)| Answer::Granted(fences, sent))))
+    }
+
+    /// Whether the server keeps no place for so long, but for less, which it names.
+    fn has_lower_queue(&mut self, reply: &Result<Value, Error>) -> bool {
+        let most = reply.as_ref().err().and_then(queue_max_of).filter(|most| *most < self.queue_max);
+        self.queue_max = most.unwrap_or(self.queue_max);
+        most.is_some()
+    }
+
+    fn parting(&self) -> Option<Parting> {
+        Some(self.acquisition.parting(&self.is_given_up))
+    }
+
+    fn silence(&self, limit: Duration) -> Error {
+        self.acquisition.transport.lanes.silence(self.acquisition.terms.slot(), limit).error
     }
 
     fn replied(&mut self, reply: &Result<Value, Failure>) {
@@ -293,8 +401,31 @@ impl Wait<'_> {
         if pause.is_zero() { Ok(()) } else { self.next_event(Some(pause)).map(drop) }
     }
 
-    /// What is told next; None when nothing came in time.
+    /// Waits until it is its turn to ask, unless it is cancelled or the time is up.
+    fn rest_until_turn(&self) -> Result<(), Error> {
+        loop {
+            let due = self.with_turn(|turns, number| turns.due(number)).map_or(Duration::ZERO, Moment::left);
+            let pause = self.left().map_or(due, |left| left.min(due));
+            if pause.is_zero() {
+                return Ok(());
+            }
+            self.any_event(Some(pause))?;
+        }
+    }
+
+    /// What is told next, but that it may be its turn; None when nothing came in time.
     fn next_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
+        let end = time.map(|time| Moment::now() + time);
+        loop {
+            match self.any_event(end.map(Moment::left))? {
+                Some(Event::Woken) => {}
+                event => return Ok(event),
+            }
+        }
+    }
+
+    /// What is told next; None when nothing came in time.
+    fn any_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
         let event = match time {
             Some(time) => self.received.recv_timeout(time),
             None => self.received.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -367,7 +498,7 @@ impl Wait<'_> {
         loop {
             match self.received.recv_timeout(deadline.left()) {
                 Ok(Event::Reply(reply)) => return Some(reply),
-                Ok(Event::Cancelled | Event::Ready(_)) => {}
+                Ok(Event::Cancelled | Event::Ready(_) | Event::Woken) => {}
                 Err(_) => return None,
             }
         }

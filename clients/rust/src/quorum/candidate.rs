@@ -171,6 +171,7 @@ impl Candidate<'_> {
         let goes_on = |error: &Error| match error {
             Error::Server(error) => matches!(error.code(), Some("UNBLOCKED" | "LIMIT")),
             Error::Connection(error) => failures.replace(failures.get() + 1) == 0 && !error.is_timeout(),
+            Error::Notify(_) => true,
             _ => false,
         };
         let tell = |error: &Error, is_new| {

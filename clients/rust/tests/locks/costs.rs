@@ -1,7 +1,7 @@
 //! What locks cost: requests and connections. The numbers may only fall.
 
-use crate::{await_waiter, client_of};
-use redis_lock_client::{Client, Owner};
+use crate::client_of;
+use redis_lock_client::Client;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn calls(conn: &mut testbed::Client, command: &str) -> u64 {
 }
 
 fn connections(conn: &mut testbed::Client) -> usize {
-    conn.get::<String>(&["CLIENT", "LIST", "TYPE", "NORMAL"]).lines().count() - 1
+    conn.get::<String>(&["CLIENT", "LIST"]).lines().count() - 1
 }
 
 /// Those of this process that a client started.
@@ -54,14 +54,25 @@ fn a_free_lock_costs_what_is_written_down() {
 #[test]
 fn a_lock_that_is_waited_for_costs_what_is_written_down() {
     let server = Server::new();
-    let (client, mut conn) = (client_of(&server), server.connect());
+    assert_eq!(costs_of_waiting(&server, &client_of(&server)), costs("contended"));
+}
+
+#[test]
+fn a_lock_that_is_waited_for_by_notify_costs_what_is_written_down() {
+    let server = Server::new();
+    assert_eq!(costs_of_waiting(&server, &client_of(&server).max_blocking(0)), costs("notified"));
+    assert!(server.connect().info_number("lock", "lock_notified") >= 10);
+}
+
+/// The requests and the new connections of a wait for a lock that others hold.
+fn costs_of_waiting(server: &Server, client: &Client) -> (u64, u64) {
+    let mut conn = server.connect();
     let mut round = || {
         conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
-        let owner = Owner::new();
-        let lock = client.key("k").owner(&owner);
+        let lock = client.key("k");
         thread::scope(|scope| {
             let wait = scope.spawn(|| lock.lock().unwrap());
-            await_waiter(&server, "k", &owner);
+            wait_for("the owner to wait", || conn.lock_info("k").is_some_and(|info| info.waiting == 1));
             conn.int(&["LOCK.RELEASE", "k", "first"]);
             wait.join().unwrap().release().unwrap();
         });
@@ -72,22 +83,24 @@ fn a_lock_that_is_waited_for_costs_what_is_written_down() {
     let commands = ["lock.acquire", "lock.release", "lock.extend", "lock.check"];
     let before = figures(&commands);
     // Each of the test's own looks at the waiter is a connection, too.
-    let clients = client_numbers(&server);
+    let clients = client_numbers(server);
     for _ in 0..10 {
         round();
     }
     let sent: Vec<u64> = figures(&commands).iter().zip(before).map(|(after, before)| after - before).collect();
     // One pair is the first holder's.
     let requests = (sent.iter().sum::<u64>() - 20) / 10;
-    let new = client_numbers(&server).iter().filter(|number| !clients.contains(number)).count();
-    assert_eq!((requests, new as u64), costs("contended"));
+    let new = client_numbers(server).iter().filter(|number| !clients.contains(number)).count();
+    (requests, new as u64)
 }
 
 /// The connections that asked for locks, by their numbers. Those of the test ask for other things.
 fn client_numbers(server: &Server) -> Vec<String> {
-    let text: String = server.connect().get(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
+    let text: String = server.connect().get(&["CLIENT", "LIST"]);
     let ours = text.lines().filter(|line| {
-        ["lock.acquire", "lock.release", "lock.extend", "hello"].iter().any(|cmd| line.contains(&format!("cmd={cmd}")))
+        ["lock.acquire", "lock.release", "lock.extend", "hello", "subscribe"]
+            .iter()
+            .any(|cmd| line.contains(&format!("cmd={cmd}")))
     });
     ours.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
 }
@@ -98,16 +111,16 @@ fn more_waits_than_connections_are_all_served_and_what_is_idle_is_closed() {
     let (client, mut conn) = (client_of(&server), server.connect());
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     thread::scope(|scope| {
-        let waits: Vec<_> = (0..40).map(|_| scope.spawn(|| client.lock("k").unwrap().release().unwrap())).collect();
-        wait_for("all to wait", || conn.lock_info("k").is_some_and(|info| info.waiting == 40));
-        // 32 that wait, and one for all else.
-        assert!(connections(&mut conn) <= 33, "{}", connections(&mut conn));
+        let waits: Vec<_> = (0..500).map(|_| scope.spawn(|| client.lock("k").unwrap().release().unwrap())).collect();
+        wait_for("all to wait", || conn.lock_info("k").is_some_and(|info| info.waiting == 500));
+        // 32 that wait, one for what the others are told, and one for all else.
+        assert!(connections(&mut conn) <= 34, "{}", connections(&mut conn));
         conn.int(&["LOCK.RELEASE", "k", "first"]);
         waits.into_iter().for_each(|wait| wait.join().unwrap());
     });
     assert!(conn.lock_info("k").is_none());
     // Long before those that are kept are closed, too.
-    wait_so_long(Duration::from_secs(15), "most connections to be closed", || connections(&mut conn) <= 9);
+    wait_so_long(Duration::from_secs(15), "most connections to be closed", || connections(&mut conn) <= 10);
     wait_for("all connections to be closed", || connections(&mut conn) == 0);
 }
 
