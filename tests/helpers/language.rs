@@ -23,8 +23,7 @@ pub(crate) enum Language {
 /// Why scenarios of waits by NOTIFY are not played in a language.
 fn plays_no_notify(language: Language) -> Option<&'static str> {
     match language {
-        Language::Python | Language::PythonAsyncio => None,
-        Language::Rust => Some("no NOTIFY yet"),
+        Language::Python | Language::PythonAsyncio | Language::Rust => None,
         // They ask for the lock first, and subscribe then: the scenarios count as Python asks.
         _ => Some("by its own tests"),
     }
