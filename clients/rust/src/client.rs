@@ -12,7 +12,7 @@ use crate::servers::Servers;
 use crate::slot::slot_of;
 use crate::transport::Transport;
 use crate::wait::{Acquisition, Granted};
-use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
+use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, Value};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,9 +161,7 @@ impl Client {
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn check(&self, key: impl AsRef<[u8]>, owner: &str, fence: u64) -> Result<bool, Error> {
         let key = key.as_ref();
-        let request = check(key, owner, None, Some(fence));
-        let reply = self.transport.ask(slot_of(key), request, self.timeout)?;
-        Ok(is_some(&reply))
+        Ok(is_some(&self.ask(key, &check(key, owner, None, Some(fence)))?))
     }
 
     /// The owners that hold a lock, each with its note: for people.
@@ -173,9 +171,17 @@ impl Client {
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn holders(&self, key: impl AsRef<[u8]>) -> Result<Vec<(String, Option<String>)>, Error> {
         let key = key.as_ref();
-        let request = redis::cmd("LOCK.INFO").arg(key).take();
-        let reply = self.transport.ask(slot_of(key), request, self.timeout)?;
-        Ok(holders_of(reply))
+        Ok(holders_of(self.ask(key, redis::cmd("LOCK.INFO").arg(key))?))
+    }
+
+    /// The reply to a command about a key, such as LOCK.BREAK: for what has no method here. A command without a key has
+    /// an empty one. It is sent a second time if a connection breaks that was used before.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub fn ask(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, Error> {
+        Ok(self.transport.ask(slot_of(key.as_ref()), command.clone(), self.timeout)?)
     }
 
     /// Waits until all is given back that goes on in the background: what guards held that were dropped or released
