@@ -12,6 +12,7 @@ use std::time::Duration;
 pub(crate) enum Asked {
     Run(Box<Run>),
     Check(Check),
+    Operator(Operator),
     /// What lets a shell complete the words of a command line.
     Completion(Shell),
 }
@@ -48,6 +49,26 @@ pub(crate) struct Check {
     pub(crate) fence: u64,
 }
 
+/// What an operator wants to know, or to be done.
+pub(crate) struct Operator {
+    pub(crate) servers: Servers,
+    /// For programs.
+    pub(crate) json: bool,
+    pub(crate) task: Task,
+}
+
+/// What it is.
+pub(crate) enum Task {
+    /// The locks whose keys are like this.
+    List { pattern: OsString },
+    /// One lock.
+    Show { key: OsString },
+    /// The holds that were lost last, so many of each server at most.
+    Log { count: u32 },
+    /// The end of all holds of a lock, or of this owner's.
+    Break { key: OsString, owner: Option<String>, is_sure: bool },
+}
+
 /// Where the lock is kept, in the user's words.
 pub(crate) struct Servers {
     pub(crate) urls: Vec<String>,
@@ -69,10 +90,9 @@ impl Run {
 
 /// Reads the command line. What makes no sense, and what only asks for help, is answered here: with an exit code.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
-    let of = match words.get(1).and_then(|word| word.to_str()) {
-        Some(word @ ("run" | "check" | "completion")) => format!(" {word}"),
-        _ => String::new(),
-    };
+    let of =
+        words.get(1).and_then(|word| cli().find_subcommand(word).map(|command| format!(" {}", command.get_name())));
+    let of = of.unwrap_or_default();
     let matches = cli().try_get_matches_from(words_of_help(words)).map_err(|error| {
         if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             exit::say(format_args!("{} (see redis-lock{of} --help)", line_of(&error)));
@@ -86,6 +106,7 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
     let asked = match matches.subcommand() {
         Some(("check", matches)) => check_of(matches).map(Asked::Check),
         Some(("completion", matches)) => Ok(Asked::Completion(*matches.get_one("shell").unwrap_or(&Shell::Bash))),
+        Some((name @ ("ls" | "info" | "log" | "break"), matches)) => operator_of(name, matches).map(Asked::Operator),
         Some((_, matches)) => run_of(matches).map(|run| Asked::Run(Box::new(run))),
         None => Err("run or check is missing".to_owned()),
     };
@@ -211,6 +232,21 @@ fn check_of(matches: &ArgMatches) -> Result<Check, String> {
     let fence = fence.to_str().and_then(|fence| fence.parse().ok());
     let fence = fence.ok_or("FENCE must be a whole number")?;
     Ok(Check { servers: servers_of(matches), key, owner, fence })
+}
+
+fn operator_of(name: &str, matches: &ArgMatches) -> Result<Operator, String> {
+    let word = |name: &str| matches.get_one::<OsString>(name).cloned().unwrap_or_default();
+    let task = match name {
+        "ls" if matches.contains_id("pattern") => Task::List { pattern: word("pattern") },
+        "ls" => Task::List { pattern: "*".into() },
+        "log" => Task::Log { count: matches.get_one("count").copied().unwrap_or(10) },
+        _ if word("key").is_empty() => return Err("KEY is empty".to_owned()),
+        "info" => Task::Show { key: word("key") },
+        _ => {
+            Task::Break { key: word("key"), owner: matches.get_one("owner").cloned(), is_sure: matches.get_flag("yes") }
+        }
+    };
+    Ok(Operator { servers: servers_of(matches), json: matches.get_flag("json"), task })
 }
 
 fn servers_of(matches: &ArgMatches) -> Servers {

@@ -9,6 +9,19 @@ const DEFAULT: &str = "redis://127.0.0.1:6379";
 
 /// The client for these servers: `$REDIS_LOCK_URL` where none is named, `$REDISCLI_AUTH` where no password is.
 pub(crate) fn client(servers: &Servers) -> Result<Backend, Error> {
+    let addresses = addresses(servers)?;
+    match (&servers.sentinel, &addresses[..]) {
+        (Some(name), [first, ..]) => {
+            let settings = first.redis_settings().clone();
+            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings).map(Backend::One)
+        }
+        (None, [one]) => Client::open(one.clone()).map(Backend::One),
+        _ => Quorum::open(addresses).map(Backend::Quorum),
+    }
+}
+
+/// The addresses that the user named, one at least.
+pub(crate) fn addresses(servers: &Servers) -> Result<Vec<ConnectionInfo>, Error> {
     let mut urls = servers.urls.clone();
     let source = if urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
     if urls.is_empty() {
@@ -19,18 +32,12 @@ pub(crate) fn client(servers: &Servers) -> Result<Backend, Error> {
         return Err(Error::Refused("$REDIS_LOCK_URL names no server".to_owned()));
     }
     let addresses = urls.iter().map(|url| address(url, source)).collect::<Result<Vec<_>, _>>()?;
-    match (&servers.sentinel, &addresses[..]) {
-        // It names the server by host and port, so it has to be reached by these, too.
-        (Some(_), some) if some.iter().any(|address| matches!(address.addr(), ConnectionAddr::Unix(_))) => {
-            Err(Error::Refused("a Sentinel is not asked over a Unix socket".to_owned()))
-        }
-        (Some(name), [first, ..]) => {
-            let settings = first.redis_settings().clone();
-            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings).map(Backend::One)
-        }
-        (None, [one]) => Client::open(one.clone()).map(Backend::One),
-        _ => Quorum::open(addresses).map(Backend::Quorum),
+    // A Sentinel names the server by host and port, so it has to be reached by these, too.
+    let is_socket = |address: &ConnectionInfo| matches!(address.addr(), ConnectionAddr::Unix(_));
+    if servers.sentinel.is_some() && addresses.iter().any(is_socket) {
+        return Err(Error::Refused("a Sentinel is not asked over a Unix socket".to_owned()));
     }
+    Ok(addresses)
 }
 
 /// What keeps the locks.
@@ -101,7 +108,7 @@ fn address(url: &str, source: &str) -> Result<ConnectionInfo, Error> {
 }
 
 /// How a Sentinel is asked: it may have the password of the server, or none. It has no databases.
-fn sentinels(address: &ConnectionInfo) -> Vec<ConnectionInfo> {
+pub(crate) fn sentinels(address: &ConnectionInfo) -> Vec<ConnectionInfo> {
     let named = address.redis_settings().clone().set_db(0);
     let nameless = redis_lock_client::redis::RedisConnectionInfo::default();
     let mut ways = vec![address.clone().set_redis_settings(nameless)];

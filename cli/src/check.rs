@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 pub(crate) fn check(check: &Check) -> u8 {
     match client(&check.servers).and_then(|client| client.check(check.key.as_bytes(), &check.owner, check.fence)) {
         Ok(true) => 0,
-        Ok(false) => 1,
+        Ok(false) => exit::NO,
         Err(error) => {
             let (code, text) = exit::of_error(&error);
             exit::say_of(&check.key, text);

@@ -56,6 +56,28 @@ pub(crate) fn cli() -> Command {
             "Without KEY: those of the redis-lock run in which it is called.\n\
              Exit: 0 held, 1 not held, 69 no server or no module, 64 usage.",
         );
+    let ls = Command::new("ls")
+        .about("List the locks of the servers")
+        .override_usage("redis-lock ls [OPTIONS] [PATTERN]")
+        .arg(Arg::new("pattern").value_name("PATTERN").value_parser(value_parser!(OsString)).hide(true))
+        .after_help("PATTERN is one of SCAN: 'report:*'. It says how many keys it went through.");
+    let info = Command::new("info")
+        .about("Show who holds a lock, and who waits for it")
+        .override_usage("redis-lock info [OPTIONS] KEY")
+        .arg(key().hide(true));
+    let log = Command::new("log")
+        .about("Show the holds that were lost last")
+        .arg(number(option("count", None, "N", "Show at most N of each server [10]"), 1..=u32::MAX));
+    let end = Command::new("break")
+        .about("End the holds of a lock, or the one of OWNER")
+        .override_usage("redis-lock break [OPTIONS] KEY [OWNER]")
+        .arg(flag("yes", None, "Do not ask"))
+        .arg(key().hide(true))
+        .arg(Arg::new("owner").value_name("OWNER").hide(true))
+        .after_help(
+            "It asks on the terminal first. Only those that it has shown lose the lock.\n\
+             Exit: 0 broken, 1 not held or not wanted, 69 no server or no right, 64 usage.",
+        );
     let completion = Command::new("completion")
         .about("Print what lets a shell complete these commands")
         .arg(Arg::new("shell").value_name("SHELL").value_parser(value_parser!(Shell)).required(true));
@@ -67,6 +89,7 @@ pub(crate) fn cli() -> Command {
         .disable_help_subcommand(true)
         .subcommand(with_servers(run))
         .subcommand(with_servers(check))
+        .subcommands([ls, info, log, end].map(|command| with_servers(with_json(command))))
         .subcommand(completion)
 }
 
@@ -84,6 +107,10 @@ fn flag(name: &'static str, short: Option<char>, help: &'static str) -> Arg {
         Some(short) => arg.short(short),
         None => arg,
     }
+}
+
+fn with_json(command: Command) -> Command {
+    command.arg(flag("json", None, "Print an object a line"))
 }
 
 fn with_servers(command: Command) -> Command {

@@ -7,6 +7,8 @@ use std::fmt::Display;
 
 /// The command line makes no sense (EX_USAGE).
 pub(crate) const USAGE: u8 = 64;
+/// The answer is no: the lock is not held, or not to be broken.
+pub(crate) const NO: u8 = 1;
 /// The lock could not be asked for: no server, no module, no right (EX_UNAVAILABLE).
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Others held the lock (EX_TEMPFAIL).
@@ -27,12 +29,16 @@ pub(crate) fn by_signal(signal: i32) -> u8 {
 
 /// Says something to people. Does not wait until they read it.
 pub(crate) fn say(text: impl Display) {
-    // What a server sent may have sequences that control a terminal.
-    let mut line = "redis-lock: ".to_owned();
+    speaker::write(format!("redis-lock: {}\n", printable(text)));
+}
+
+/// A text without what controls a terminal: a server may have sent it.
+pub(crate) fn printable(text: impl Display) -> String {
+    let mut printable = String::new();
     for char in text.to_string().chars() {
-        if char.is_control() { line.extend(char.escape_default()) } else { line.push(char) }
+        if char.is_control() { printable.extend(char.escape_default()) } else { printable.push(char) }
     }
-    speaker::write(line + "\n");
+    printable
 }
 
 /// The same about the lock of this key.
@@ -48,6 +54,10 @@ pub(crate) fn of_error(error: &Error) -> (u8, String) {
             let detail = server.detail().unwrap_or_default();
             let text = match server.code().unwrap_or_default() {
                 "WRONGPASS" => "wrong user or password".to_owned(),
+                "NOPERM" => match command_of(detail) {
+                    Some(command) => format!("{error} (the user needs +{command})"),
+                    None => error.to_string(),
+                },
                 "NOAUTH" => format!("{error} (set $REDISCLI_AUTH)"),
                 "ERR" if detail.starts_with("unknown command") => {
                     "the server has no locks: load the module redis-lock there".to_owned()
@@ -62,6 +72,12 @@ pub(crate) fn of_error(error: &Error) -> (u8, String) {
         }
         _ => (UNAVAILABLE, error.to_string()),
     }
+}
+
+/// The command that a server says the user may not run, as a rule for the user has it.
+fn command_of(detail: &str) -> Option<&str> {
+    let (name, _) = detail.split_once("run the '")?.1.split_once('\'')?;
+    Some(name)
 }
 
 /// The longest lease that the server allows, in milliseconds, if this error says that it was exceeded.

@@ -1,4 +1,4 @@
-//! `redis-lock run`: a command under a lock. `redis-lock check`: is a lock held?
+//! `redis-lock run`: a command under a lock. `redis-lock check`: is a lock held? `redis-lock ls` and more.
 //!
 //! Three roles of one program. The *parent* is what the user started: it has the command, the signals and the terminal,
 //! and no network. The *keeper* has the network: it takes the lock, renews it, gives it back. The *starter* becomes the
@@ -6,7 +6,8 @@
 //! the other.
 //!
 //! To be read in this order: `args` for what can be asked for; `parent` and `supervise`; `keeper` and `acquire`; then
-//! `starter`. `message` is what parent and keeper tell each other. Each of the other files serves one of these.
+//! `starter`. `message` is what parent and keeper tell each other. Operators are answered by one process: `operator`
+//! and `broken`, which ask the servers of `nodes`. Each of the other files serves one of these.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("redis-lock needs Linux: signals of a dying parent, timers that count suspended time, /proc");
@@ -14,6 +15,7 @@ compile_error!("redis-lock needs Linux: signals of a dying parent, timers that c
 mod acquire;
 mod args;
 mod backend;
+mod broken;
 mod check;
 mod cli;
 mod command;
@@ -26,12 +28,16 @@ mod keeper;
 #[cfg(test)]
 mod manual;
 mod message;
+mod nodes;
 mod notices;
+mod operator;
 mod parent;
+mod reply;
 mod speaker;
 mod starter;
 mod supervise;
 mod sys;
+mod table;
 mod terminal;
 mod time;
 mod timer;
@@ -56,6 +62,7 @@ fn main() -> ExitCode {
         _ => match args::parse(words) {
             Ok(Asked::Run(run)) => parent::run(&run),
             Ok(Asked::Check(check)) => check::check(&check),
+            Ok(Asked::Operator(operator)) => operator::answer(&operator),
             Ok(Asked::Completion(shell)) => completion::print(shell),
             Err(code) => code,
         },

@@ -10,6 +10,7 @@ mod harness;
 mod hindered;
 mod losses;
 mod messages;
+mod operators;
 mod process;
 mod quorum;
 mod servers;

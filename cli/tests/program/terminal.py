@@ -5,6 +5,7 @@ import pty
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -192,4 +193,31 @@ def orphan():
     sys.stdin.read()
 
 
-{"keys": keys, "closed": closed, "orphan": orphan}[sys.argv[1]]()
+def question():
+    """An operator is asked before a lock is broken."""
+    terminal = Terminal()
+
+    def redis(*words):
+        return subprocess.run(["redis-cli", "-u", os.environ["REDIS_LOCK_URL"], *words], check=True)
+
+    redis("LOCK.ACQUIRE", "k", "first", "PX", "600000")
+    for answer, code in ("n\n", 1), ("\n", 1), ("\x04", 1), ("y\n", 0):
+        terminal.type("$PROGRAM break k; echo co''de=$?\n")
+        terminal.expect("k: break the hold of first (held for")
+        terminal.expect("[y/N] ")
+        if code == 0:
+            # The next one has it before the answer is given.
+            redis("LOCK.RELEASE", "k", "first")
+            redis("LOCK.ACQUIRE", "k", "next", "PX", "600000")
+        terminal.type(answer)
+        terminal.expect("nothing was broken" if code else "k: is not held any more by first")
+        terminal.expect(f"code={code}\r\n")
+    terminal.type("$PROGRAM break k\n")
+    terminal.expect("[y/N] ")
+    terminal.type("yes\n")
+    terminal.expect("k: ended the hold of next")
+    terminal.prompt()
+    terminal.type("exit\n")
+
+
+{"keys": keys, "closed": closed, "orphan": orphan, "question": question}[sys.argv[1]]()

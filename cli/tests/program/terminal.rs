@@ -30,6 +30,13 @@ fn a_shell_with_a_terminal_can_interrupt_stop_continue_and_pipe_it() {
 }
 
 #[test]
+fn a_lock_is_broken_when_yes_is_answered_for_those_that_held_it_when_asked() {
+    let server = Server::new();
+    play(&server, "question");
+    assert!(!is_held(&mut server.connect(), "k"));
+}
+
+#[test]
 fn a_terminal_that_is_closed_ends_the_command_and_the_wait() {
     let server = Server::new();
     // The run ends only when nothing is left of it.

@@ -1,0 +1,196 @@
+//! `redis-lock ls`, `info` and `log`: what the servers know of locks, for operators.
+
+use crate::args::{Operator, Task};
+use crate::broken;
+use crate::exit::{printable, say};
+use crate::nodes::{self, ALL, Node, all, each, look, named, with_place};
+use crate::reply::{json, text, time_of};
+use crate::table::{Table, line};
+use crate::time;
+use redis_lock_client::Error;
+use redis_lock_client::redis::{RedisError, cmd, from_redis_value};
+use serde_json::Value as Json;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How many keys a server goes through in one step: less than a millisecond.
+const STEP: u32 = 1000;
+
+/// Answers, and gives the exit code.
+pub(crate) fn answer(asked: &Operator) -> u8 {
+    let nodes = match &asked.task {
+        Task::List { .. } | Task::Log { .. } => all(&asked.servers),
+        Task::Show { .. } | Task::Break { .. } => named(&asked.servers),
+    };
+    let nodes = match nodes {
+        Ok(nodes) => nodes,
+        Err(error) => return nodes::fail("", &error),
+    };
+    match &asked.task {
+        Task::List { pattern } => list(&nodes, pattern, asked.json),
+        Task::Show { key } => show(&nodes, key, asked.json),
+        Task::Log { count } => log(&nodes, *count, asked.json),
+        Task::Break { key, owner, is_sure } => {
+            let wanted = broken::Wanted { key, owner: owner.as_deref(), is_sure: *is_sure };
+            broken::end(&nodes, &wanted, asked.json)
+        }
+    }
+}
+
+/// What LOCK.INFO would say of a free lock.
+fn free(node: &Node, key: &[u8]) -> Json {
+    let fields = [("mode", Json::Null), ("fence", Json::Null), ("shares", 0.into()), ("reserved_by", Json::Null)];
+    let lists = ["holders", "waiters"].map(|name| (name, Json::Array(Vec::new())));
+    let counts = ["holding", "waiting"].map(|name| (name, 0.into()));
+    let all = fields.into_iter().chain(lists).chain(counts);
+    with_place(all.map(|(name, value)| (name.to_owned(), value)).collect(), node, key)
+}
+
+fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
+    let (mut found, mut locks) = (0_u64, Vec::new());
+    // Not all who may scan may know how many keys there are.
+    let mut among = Some(0_u64);
+    let code = each(nodes, |node| {
+        let size = node.ask(&cmd("DBSIZE")).ok().and_then(|size| from_redis_value::<u64>(size).ok());
+        among = among.zip(size).map(|(among, size)| among + size);
+        let (mut cursor, mut seen) = ("0".to_owned(), HashSet::new());
+        loop {
+            let begun = Instant::now();
+            let mut step = cmd("SCAN");
+            step.arg(&cursor).arg("MATCH").arg(pattern.as_bytes()).arg("COUNT").arg(STEP).arg("TYPE").arg("redislock");
+            let reply = from_redis_value(node.ask(&step)?);
+            let keys: Vec<Vec<u8>>;
+            (cursor, keys) = reply.map_err(|error| Error::Server(RedisError::from(error)))?;
+            let took = begun.elapsed();
+            // A key may come twice, and may be free by now.
+            for key in keys.into_iter().filter(|key| seen.insert(key.clone())) {
+                let Some(lock) = look(node, &key, 1)? else { continue };
+                found += 1;
+                if !as_json {
+                    locks.push(lock);
+                } else if !line(&lock) {
+                    return Ok(());
+                }
+            }
+            if cursor == "0" {
+                return Ok(());
+            }
+            // Others have the server for as long.
+            sleep(took);
+        }
+    });
+    locks.sort_by_cached_key(|lock| (text(&lock["key"]), text(&lock["server"])));
+    let mut table = Table::new(&["SERVER", "KEY", "MODE", "HOLDER", "HELD", "LEFT", "WAITING", "NOTE"]);
+    for lock in &locks {
+        let holder = &lock["holders"][0];
+        let more = lock["holding"].as_u64().unwrap_or(0).saturating_sub(1);
+        let more = if more > 0 { format!(" +{more}") } else { String::new() };
+        table.add(vec![
+            text(&lock["server"]),
+            text(&lock["key"]),
+            text(&lock["mode"]),
+            text(&holder["owner"]) + &more,
+            time_of(&holder["held_ms"]),
+            time_of(&holder["ttl_ms"]),
+            text(&lock["waiting"]),
+            text(&holder["note"]),
+        ]);
+    }
+    table.print();
+    match among {
+        Some(among) => say(format_args!("{found} locks, went through {among} keys")),
+        None => say(format_args!("{found} locks, went through all keys")),
+    }
+    code
+}
+
+fn show(nodes: &[Node], key: &OsStr, as_json: bool) -> u8 {
+    each(nodes, |node| {
+        let found = look(node, key.as_bytes(), ALL)?;
+        let of = if nodes.len() > 1 { format!("{}: ", node.name) } else { String::new() };
+        match found {
+            found if as_json => drop(line(found.unwrap_or_else(|| free(node, key.as_bytes())))),
+            None => drop(line(printable(format_args!("{of}{} is free", key.display())))),
+            Some(lock) => show_to_people(&lock, &of),
+        }
+        Ok(())
+    })
+}
+
+fn show_to_people(lock: &Json, of: &str) {
+    let numbers = format!("{} holding, {} waiting", text(&lock["holding"]), text(&lock["waiting"]));
+    let reserved = &lock["reserved_by"];
+    let state = match reserved {
+        Json::Null => format!("{}, fence {}", text(&lock["mode"]), text(&lock["fence"])),
+        owner => format!("reserved for {}", text(owner)),
+    };
+    line(printable(format_args!("{of}{}: {state}, {numbers}", text(&lock["key"]))));
+    let mut holders = Table::new(&["HOLDER", "MODE", "HELD", "LEFT", "FENCE", "CLIENT", "NOTE"]);
+    for holder in lock["holders"].as_array().into_iter().flatten() {
+        let offered = if holder["offered"] == 1 { " (offered)" } else { "" };
+        holders.add(vec![
+            text(&holder["owner"]) + offered,
+            text(&holder["mode"]),
+            time_of(&holder["held_ms"]),
+            time_of(&holder["ttl_ms"]),
+            text(&holder["fence"]),
+            text(&holder["client"]),
+            text(&holder["note"]),
+        ]);
+    }
+    holders.print();
+    let mut waiters = Table::new(&["WAITER", "MODE", "WAITED", "LEFT", "TAKE", "CLIENT"]);
+    for waiter in lock["waiters"].as_array().into_iter().flatten() {
+        // Without a client the place ends.
+        let left = if waiter["client"].is_null() { &waiter["queue_left_ms"] } else { &waiter["left_ms"] };
+        waiters.add(vec![
+            text(&waiter["owner"]),
+            text(&waiter["mode"]),
+            time_of(&waiter["waited_ms"]),
+            time_of(left),
+            text(&waiter["take"]),
+            text(&waiter["client"]),
+        ]);
+    }
+    waiters.print();
+}
+
+fn log(nodes: &[Node], count: u32, as_json: bool) -> u8 {
+    let mut rows = Vec::new();
+    let code = each(nodes, |node| {
+        let reply = json(node.ask(cmd("LOCK.LOG").arg("COUNT").arg(count))?);
+        for row in reply.as_array().into_iter().flatten() {
+            let mut row = row.clone();
+            row["server"] = node.name.clone().into();
+            rows.push(row);
+        }
+        Ok(())
+    });
+    rows.sort_by_key(|row| std::cmp::Reverse(row["time_ms"].as_u64()));
+    if as_json {
+        for row in rows {
+            line(row);
+        }
+        return code;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut table = Table::new(&["SERVER", "AGO", "REASON", "DB", "KEY", "OWNER", "HELD", "NOTE"]);
+    for row in &rows {
+        let ago = now.saturating_sub(Duration::from_millis(row["time_ms"].as_u64().unwrap_or_default()));
+        table.add(vec![
+            text(&row["server"]),
+            time::text(ago),
+            text(&row["reason"]),
+            text(&row["db"]),
+            text(&row["key"]),
+            text(&row["owner"]),
+            time_of(&row["held_ms"]),
+            text(&row["note"]),
+        ]);
+    }
+    table.print();
+    code
+}

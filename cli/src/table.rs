@@ -1,0 +1,49 @@
+//! What people and programs read on the standard output: columns, or JSON.
+
+use crate::exit::{self, printable};
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// Rows below a head, whose columns are as wide as what is in them. A first column that is the same in all rows is left
+/// out.
+pub(crate) struct Table(Vec<Vec<String>>);
+
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Table {
+        Table(vec![head.iter().map(ToString::to_string).collect()])
+    }
+
+    pub(crate) fn add(&mut self, row: Vec<String>) {
+        self.0.push(row.into_iter().map(printable).collect());
+    }
+
+    /// Prints it, if it has rows. Returns false if nobody reads.
+    pub(crate) fn print(&self) -> bool {
+        let [head, rows @ ..] = &self.0[..] else { return true };
+        let one = rows.iter().all(|row| row[0] == rows[0][0]);
+        let first = usize::from(head[0] == "SERVER" && one);
+        let width = |column: usize| self.0.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..head.len()).map(width).collect();
+        rows.is_empty()
+            || self.0.iter().all(|row| {
+                let cells = row.iter().zip(&widths).skip(first).map(|(cell, width)| format!("{cell:width$}"));
+                line(cells.collect::<Vec<_>>().join(GAP).trim_end())
+            })
+    }
+}
+
+/// Prints a line. Returns false if nobody reads.
+pub(crate) fn line(text: impl Display) -> bool {
+    match writeln!(std::io::stdout(), "{text}") {
+        Ok(()) => true,
+        // As of `| head`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
+        Err(error) => {
+            exit::say(format_args!("standard output: {error}"));
+            false
+        }
+    }
+}
