@@ -2,10 +2,12 @@
 
 use crate::cli::cli;
 use crate::exit;
+use crate::held;
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap_complete::Shell;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is to be done.
@@ -13,14 +15,17 @@ pub(crate) enum Asked {
     Run(Box<Run>),
     Check(Check),
     Operator(Operator),
+    Renew(Kept),
+    Release(Kept),
     /// What lets a shell complete the words of a command line.
     Completion(Shell),
 }
 
-/// A command under a lock.
+/// A command under a lock, or what stands in its place.
 pub(crate) struct Run {
     pub(crate) servers: Servers,
     pub(crate) key: OsString,
+    pub(crate) purpose: Purpose,
     /// The program and its arguments.
     pub(crate) command: Vec<OsString>,
     /// None: as long as it takes.
@@ -39,6 +44,24 @@ pub(crate) struct Run {
     pub(crate) no_kill: bool,
     pub(crate) verbose: bool,
     pub(crate) quiet: bool,
+}
+
+/// What a lock is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Command,
+    /// Others are told that it is held.
+    Hold,
+    /// It stays held when all is done here.
+    Token,
+}
+
+/// A lock that is held by a file.
+pub(crate) struct Kept {
+    pub(crate) servers: Servers,
+    pub(crate) token: PathBuf,
+    /// None: that of the token.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// A question about a lock.
@@ -107,7 +130,9 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
         Some(("check", matches)) => check_of(matches).map(Asked::Check),
         Some(("completion", matches)) => Ok(Asked::Completion(*matches.get_one("shell").unwrap_or(&Shell::Bash))),
         Some((name @ ("ls" | "info" | "log" | "break"), matches)) => operator_of(name, matches).map(Asked::Operator),
-        Some((_, matches)) => run_of(matches).map(|run| Asked::Run(Box::new(run))),
+        Some(("renew", matches)) => kept_of(matches).map(Asked::Renew),
+        Some(("release", matches)) => kept_of(matches).map(Asked::Release),
+        Some((name, matches)) => run_of(name, matches).map(|run| Asked::Run(Box::new(run))),
         None => Err("run or check is missing".to_owned()),
     };
     asked.map_err(|why| {
@@ -150,20 +175,29 @@ fn line_of(error: &clap::Error) -> String {
     }
 }
 
-fn run_of(matches: &ArgMatches) -> Result<Run, String> {
+/// Of `run`, and of `hold` and `acquire`, which have fewer options.
+fn run_of(name: &str, matches: &ArgMatches) -> Result<Run, String> {
     let text = |name: &str| matches.get_one::<String>(name).cloned();
-    let time = |name: &str| matches.get_one::<Duration>(name).copied();
-    let shell = |line: &OsString| vec!["/bin/sh".into(), "-c".into(), line.clone()];
-    let command = match matches.get_one::<OsString>("shell") {
-        Some(line) => shell(line),
-        None => matches.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
-    };
+    let time = |name: &str| matches.try_get_one::<Duration>(name).ok().flatten().copied();
+    let is_set = |name: &str| matches.try_get_one(name).is_ok_and(|flag| flag == Some(&true));
+    let key = matches.get_one::<OsString>("key").cloned().unwrap_or_default();
     let lease = time("lease").unwrap_or(Duration::from_secs(30));
     let session = time("session");
+    let held = || vec!["/proc/self/exe".into(), held::ROLE.into(), if is_set("json") { "json" } else { "text" }.into()];
+    let (purpose, command) = match name {
+        "hold" => (Purpose::Hold, held()),
+        "acquire" if key.to_str().is_none() => return Err("KEY must be UTF-8".to_owned()),
+        "acquire" => {
+            let token = matches.get_one::<PathBuf>("token").map(OsString::from).unwrap_or_default();
+            (Purpose::Token, [held(), vec![token, lease.as_millis().to_string().into()]].concat())
+        }
+        _ => (Purpose::Command, command_of(matches)),
+    };
     let least = session.map_or(lease, |session| session.min(lease));
     let run = Run {
         servers: servers_of(matches),
-        key: matches.get_one::<OsString>("key").cloned().unwrap_or_default(),
+        key,
+        purpose,
         command,
         wait: if matches.get_flag("nonblock") { Some(Duration::ZERO) } else { time("wait") },
         shared: matches.get_flag("shared"),
@@ -172,12 +206,12 @@ fn run_of(matches: &ArgMatches) -> Result<Run, String> {
         lease,
         session,
         kill_after: time("kill-after").unwrap_or(Duration::from_secs(5).min(least / 3)),
-        at_least: time("at-least"),
+        at_least: if purpose == Purpose::Token { Some(lease) } else { time("at-least") },
         max: time("max"),
         note: text("note"),
         owner_prefix: separated(text("owner-prefix").unwrap_or_default()),
         conflict_exit: exit_code(matches),
-        no_kill: matches.get_flag("no-kill"),
+        no_kill: is_set("no-kill"),
         verbose: matches.get_flag("verbose"),
         quiet: matches.get_flag("quiet"),
     };
@@ -194,6 +228,19 @@ fn run_of(matches: &ArgMatches) -> Result<Run, String> {
         _ => return Ok(run),
     }
     .map_err(str::to_owned)
+}
+
+fn command_of(matches: &ArgMatches) -> Vec<OsString> {
+    match matches.get_one::<OsString>("shell") {
+        Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
+        None => matches.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
+    }
+}
+
+fn kept_of(matches: &ArgMatches) -> Result<Kept, String> {
+    let lease = matches.try_get_one::<Duration>("lease").ok().flatten().copied();
+    let token = matches.get_one::<PathBuf>("token").cloned().unwrap_or_default();
+    Ok(Kept { servers: servers_of(matches), token, lease })
 }
 
 fn exit_code(matches: &ArgMatches) -> u8 {

@@ -5,6 +5,7 @@ use crate::time::{number, some_time, time};
 use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// The whole command line.
 pub(crate) fn cli() -> Command {
@@ -13,32 +14,52 @@ pub(crate) fn cli() -> Command {
     let any_time = |arg: Arg| arg.value_parser(time).allow_negative_numbers(true);
     let seconds = |arg: Arg| arg.value_parser(some_time).allow_negative_numbers(true);
     let number = |arg: Arg, range| arg.value_parser(number(range)).allow_negative_numbers(true);
-    let run = Command::new("run")
+    let lease = |help| any_time(option("lease", Some('t'), "TIME", help));
+    let session = || any_time(option("session", None, "TIME", "Free the lock TIME after the connection breaks"));
+    let token = || {
+        option("token", None, "FILE", "The file that says who holds it")
+            .required(true)
+            .value_parser(value_parser!(PathBuf))
+    };
+    // Which lock, and on what terms.
+    let terms = |command: Command| {
+        command
+            .arg(
+                any_time(option("wait", Some('w'), "TIME", "Wait at most TIME [as long as it takes]")).alias("timeout"),
+            )
+            .arg(flag("nonblock", Some('n'), "Do not wait").conflicts_with("wait").alias("nb"))
+            .arg(flag("shared", Some('s'), "Share the lock with others that use -s"))
+            .arg(
+                number(option("limit", Some('N'), "N", "Let at most N hold it at once"), 1..=u32::MAX)
+                    .conflicts_with("shared"),
+            )
+            .arg(number(option("take", None, "K", "Take K of the N [1]"), 1..=5).requires("limit"))
+            .arg(lease("Free the lock TIME after a crash [30s]"))
+            .arg(option("note", None, "TEXT", "Show TEXT in LOCK.INFO and LOCK.LOG"))
+            .arg(option("owner-prefix", None, "TEXT", "Begin the owner's name with TEXT"))
+            .arg(
+                number(
+                    option("conflict-exit", Some('E'), "CODE", "Exit with CODE if others hold the lock [75]"),
+                    0..=255,
+                )
+                .alias("conflict-exit-code"),
+            )
+            .arg(flag("verbose", Some('v'), "Say what happens"))
+            .arg(flag("quiet", Some('q'), "Say errors only").conflicts_with("verbose"))
+            // What flock has, and does here in any case.
+            .arg(flag("exclusive", Some('x'), "").short_alias('e').conflicts_with_all(["shared", "limit"]).hide(true))
+            .arg(key().hide(true))
+    };
+    let run = terms(Command::new("run"))
         .about("Run a command while a lock is held")
         .override_usage("redis-lock run [OPTIONS] KEY [--] COMMAND [ARG ...]\n       redis-lock run [OPTIONS] KEY -c 'SHELL COMMAND'")
-        .arg(any_time(option("wait", Some('w'), "TIME", "Wait at most TIME [as long as it takes]")).alias("timeout"))
-        .arg(flag("nonblock", Some('n'), "Do not wait").conflicts_with("wait").alias("nb"))
-        .arg(flag("shared", Some('s'), "Share the lock with others that use -s"))
-        .arg(number(option("limit", Some('N'), "N", "Let at most N hold it at once"), 1..=u32::MAX)
-            .conflicts_with("shared"))
-        .arg(number(option("take", None, "K", "Take K of the N [1]"), 1..=5).requires("limit"))
-        .arg(any_time(option("lease", Some('t'), "TIME", "Free the lock TIME after a crash [30s]")))
         .arg(seconds(option("kill-after", Some('k'), "TIME", "Send KILL TIME after TERM if the lock is lost [5s]")))
-        .arg(any_time(option("session", None, "TIME", "Free the lock TIME after the connection breaks")))
+        .arg(session())
         .arg(seconds(option("at-least", None, "TIME", "Keep the lock for TIME, even after COMMAND")))
         .arg(seconds(option("max", None, "TIME", "End COMMAND after TIME (exit 124)")))
-        .arg(option("note", None, "TEXT", "Show TEXT in LOCK.INFO and LOCK.LOG"))
-        .arg(option("owner-prefix", None, "TEXT", "Begin the owner's name with TEXT"))
-        .arg(number(option("conflict-exit", Some('E'), "CODE", "Exit with CODE if others hold the lock [75]"), 0..=255)
-            .alias("conflict-exit-code"))
         .arg(flag("no-kill", None, "Let COMMAND go on when the lock is lost (exit 76)"))
         .arg(option("shell", Some('c'), "LINE", "Run LINE with /bin/sh").long(None::<&str>).alias("command")
             .value_parser(value_parser!(OsString)).conflicts_with("command"))
-        .arg(flag("verbose", Some('v'), "Say what happens"))
-        .arg(flag("quiet", Some('q'), "Say errors only").conflicts_with("verbose"))
-        // What flock has, and does here in any case.
-        .arg(flag("exclusive", Some('x'), "").short_alias('e').conflicts_with_all(["shared", "limit"]).hide(true))
-        .arg(key().hide(true))
         .arg(Arg::new("command").value_name("COMMAND").value_parser(value_parser!(OsString)).num_args(1..)
             .trailing_var_arg(true).required_unless_present("shell").hide(true))
         .after_help("TIME: 30s, 500ms, 5m, 1h30m; a number is seconds. Password: $REDISCLI_AUTH.\n\
@@ -46,6 +67,35 @@ pub(crate) fn cli() -> Command {
              COMMAND sees REDIS_LOCK_KEY, _OWNER, _FENCE and _MODE (READ or WRITE).\n\
              Exit: COMMAND's own, 128+n for signal n; 75 not got, 76 lost, 124 --max,\n\
              69 no server or no module, 64 usage, 126 and 127 COMMAND cannot be run.");
+    let hold = with_json(terms(Command::new("hold")))
+        .about("Hold a lock until the standard input ends")
+        .override_usage("redis-lock hold [OPTIONS] KEY")
+        .arg(session())
+        .after_help(
+            "It prints KEY, OWNER and FENCE, with tabs between, as soon as it holds the lock.\n\
+             TERM and INT end it as well.\n\
+             Exit: 0, 75 not got, 76 lost, 69 no server or no module, 64 usage,\n\
+             128+n for signal n while it waits.",
+        );
+    let acquire = with_json(terms(Command::new("acquire")))
+        .about("Take a lock that no process holds, but a file")
+        .override_usage("redis-lock acquire [OPTIONS] --token FILE KEY")
+        .arg(token())
+        .after_help(
+            "The lock is free again after the lease, unless it is renewed before.\n\
+             Exit: 0, 75 not got, 73 FILE cannot be written, else as hold.",
+        );
+    let renew = Command::new("renew")
+        .about("Renew a lock that a file holds")
+        .override_usage("redis-lock renew [OPTIONS] --token FILE")
+        .arg(token())
+        .arg(lease("Hold the lock for TIME from now [as acquired]"))
+        .after_help("Exit: 0 held, 76 lost, 69 no server or no module, 64 usage.");
+    let release = Command::new("release")
+        .about("Release a lock that a file holds, and remove the file")
+        .override_usage("redis-lock release [OPTIONS] --token FILE")
+        .arg(token())
+        .after_help("Exit: 0 released, 76 lost before, 69 no server or no module, 64 usage.");
     let check = Command::new("check")
         .about("Exit 0 if OWNER holds KEY under FENCE, else 1")
         .override_usage("redis-lock check [OPTIONS] [KEY OWNER FENCE]")
@@ -89,6 +139,7 @@ pub(crate) fn cli() -> Command {
         .disable_help_subcommand(true)
         .subcommand(with_servers(run))
         .subcommand(with_servers(check))
+        .subcommands([hold, acquire, renew, release].map(with_servers))
         .subcommands([ls, info, log, end].map(|command| with_servers(with_json(command))))
         .subcommand(completion)
 }

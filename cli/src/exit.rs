@@ -11,6 +11,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const NO: u8 = 1;
 /// The lock could not be asked for: no server, no module, no right (EX_UNAVAILABLE).
 pub(crate) const UNAVAILABLE: u8 = 69;
+/// The token could not be written (EX_CANTCREAT).
+pub(crate) const CANNOT_WRITE: u8 = 73;
 /// Others held the lock (EX_TEMPFAIL).
 pub(crate) const CONFLICT: u8 = 75;
 /// The lock was lost before the command ended.

@@ -6,8 +6,9 @@
 //! the other.
 //!
 //! To be read in this order: `args` for what can be asked for; `parent` and `supervise`; `keeper` and `acquire`; then
-//! `starter`. `message` is what parent and keeper tell each other. Operators are answered by one process: `operator`
-//! and `broken`, which ask the servers of `nodes`. Each of the other files serves one of these.
+//! `starter`, or `held` where there is no command. `message` is what parent and keeper tell each other. Operators are
+//! answered by one process: `operator` and `broken`, which ask the servers of `nodes`; so does `kept` for tokens. Each
+//! of the other files serves one of these.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("redis-lock needs Linux: signals of a dying parent, timers that count suspended time, /proc");
@@ -24,7 +25,9 @@ mod events;
 mod exit;
 mod followed;
 mod group;
+mod held;
 mod keeper;
+mod kept;
 #[cfg(test)]
 mod manual;
 mod message;
@@ -41,6 +44,7 @@ mod table;
 mod terminal;
 mod time;
 mod timer;
+mod token;
 mod wire;
 
 use args::Asked;
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
     let role = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     let code = match role {
         starter::ROLE => starter::start(&words[2..]),
+        held::ROLE => held::start(&words[2..]),
         keeper::ROLE => {
             words.remove(1);
             match args::parse(words) {
@@ -62,6 +67,8 @@ fn main() -> ExitCode {
         _ => match args::parse(words) {
             Ok(Asked::Run(run)) => parent::run(&run),
             Ok(Asked::Check(check)) => check::check(&check),
+            Ok(Asked::Renew(kept)) => kept::renew(&kept),
+            Ok(Asked::Release(kept)) => kept::release(&kept),
             Ok(Asked::Operator(operator)) => operator::answer(&operator),
             Ok(Asked::Completion(shell)) => completion::print(shell),
             Err(code) => code,

@@ -1,6 +1,6 @@
 //! The process that the user started: it waits for the lock, then looks after the command. It has no network.
 
-use crate::args::Run;
+use crate::args::{Purpose, Run};
 use crate::command::Command;
 use crate::events::{Event, Events};
 use crate::exit::{self, say_of};
@@ -171,6 +171,8 @@ impl Parent<'_> {
             }
             return code;
         }
+        // Without a token nobody could release it.
+        let has_run = has_run && (code == 0 || self.run.purpose != Purpose::Token);
         self.events.tell(if has_run { &Order::Ended } else { &Order::NotRun });
         let limit = Moment::now() + RELEASE_LIMIT;
         self.events.wake_at(Some(limit));
@@ -218,7 +220,8 @@ impl Parent<'_> {
         if stays.is_zero() {
             self.explain("released");
         } else {
-            self.explain(format_args!("stays for {} (--at-least)", text(stays)));
+            let why = if self.run.purpose == Purpose::Token { "" } else { " (--at-least)" };
+            self.explain(format_args!("stays for {}{why}", text(stays)));
         }
     }
 

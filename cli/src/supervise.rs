@@ -1,6 +1,6 @@
 //! Looks after the command while the lock is held: hands signals on, and ends it before others can hold the lock.
 
-use crate::args::Run;
+use crate::args::{Purpose, Run};
 use crate::command::{Change, Command};
 use crate::events::{Event, Events};
 use crate::exit::{self, say_of};
@@ -232,7 +232,11 @@ impl Supervisor<'_> {
             self.warn(&format!("{why}: the command goes on (--no-kill)"));
         } else {
             self.end(Reason::Lost);
-            self.warn(&format!("{why}: the command is ended"));
+            // What stands in the place of a command is no word to people.
+            match self.run.purpose {
+                Purpose::Command => self.warn(&format!("{why}: the command is ended")),
+                Purpose::Hold | Purpose::Token => self.warn(why),
+            }
         }
     }
 

@@ -28,10 +28,15 @@ pub(crate) const SIGNALS: [Signal; 11] = [
 pub(crate) struct Signals(File);
 
 impl Signals {
-    /// Takes its signals, but for those that the process was started to ignore (nohup): so they stay ignored, here
-    /// and in the command. To be called before there are threads, which inherit it.
+    /// Takes those of the parent: see `of`.
     pub(crate) fn take() -> io::Result<Signals> {
-        let taken: Vec<Signal> = SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        Signals::of(&SIGNALS)
+    }
+
+    /// Takes these signals, but for those that the process was started to ignore (nohup): so they stay ignored, here
+    /// and in the command. To be called before there are threads, which inherit it.
+    pub(crate) fn of(signals: &[Signal]) -> io::Result<Signals> {
+        let taken: Vec<Signal> = signals.iter().copied().filter(|signal| !is_ignored(*signal)).collect();
         let set = set_of(&taken);
         block(&set, libc::SIG_BLOCK);
         // SAFETY: the set is initialized; -1 asks for a new descriptor.

@@ -288,8 +288,9 @@ fn what_a_command_leaves_in_its_group_is_ended_before_the_lock_is_released() {
 
 #[test]
 fn help_fits_a_screen() {
-    for words in [&["--help"][..], &["run", "--help"], &["check", "--help"]] {
-        let outcome = run(9, words);
+    let commands = "run check hold acquire renew release ls info log break completion";
+    for words in commands.split(' ').map(|command| vec![command, "--help"]).chain([vec!["--help"]]) {
+        let outcome = run(9, &words);
         assert_eq!(outcome.code, Some(0));
         assert!(outcome.out.lines().count() <= 40, "{words:?}");
         assert!(outcome.out.lines().all(|line| line.len() <= 80), "{words:?}:\n{}", outcome.out);

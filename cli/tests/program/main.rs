@@ -8,6 +8,7 @@ mod deaths;
 mod documents;
 mod harness;
 mod hindered;
+mod holding;
 mod losses;
 mod messages;
 mod operators;

@@ -216,6 +216,11 @@ def question():
     terminal.expect("[y/N] ")
     terminal.type("yes\n")
     terminal.expect("k: ended the hold of next")
+    # A hold reads the terminal, too.
+    terminal.type("$PROGRAM hold k; echo co''de=$?\n")
+    terminal.expect("k\t")
+    terminal.type("\x04")
+    terminal.expect("code=0\r\n")
     terminal.prompt()
     terminal.type("exit\n")
 
