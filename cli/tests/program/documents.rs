@@ -1,6 +1,7 @@
 //! What docs/guide/command-line.md shows: its examples are run as cron, systemd, Kubernetes and a CI pipeline run them.
 
 use crate::harness::{Folder, Run, program, program_at, wait_held, wait_waiters};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -17,6 +18,12 @@ fn block(language: &str) -> &'static str {
 /// The line that begins with this, without it.
 fn line(block: &'static str, start: &str) -> &'static str {
     block.lines().find_map(|line| line.strip_prefix(start)).unwrap()
+}
+
+/// The fields of an object of JSON, in the row of the table that begins with this.
+pub(crate) fn json_names(row: &str) -> BTreeSet<&'static str> {
+    let fields = line(PAGE, &format!("| {row} | "));
+    fields.split('`').skip(1).step_by(2).collect()
 }
 
 /// A machine on which the programs of the examples are installed.
@@ -96,6 +103,46 @@ fn the_user_of_the_page_has_all_the_rights_that_are_needed() {
     assert!(conn.int(&["LOCK.ACQUIRE", "nightly-report", "other", "PX", "600000"]).is_some());
     let waiting = run(&url(""), &["-w", "500ms"]);
     assert_eq!(waiting.code, Some(75), "{}", waiting.err);
+}
+
+#[test]
+fn the_users_for_operators_may_do_what_the_page_says_and_no_more() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    let users = PAGE.lines().filter_map(|line| line.strip_prefix("ACL SETUSER ")).skip(1);
+    for (user, may_break) in users.zip([false, true]) {
+        let name = user.split(' ').next().unwrap();
+        conn.ok(&["ACL", "SETUSER"].into_iter().chain(user.split(' ')).collect::<Vec<_>>());
+        assert!(conn.int(&["LOCK.ACQUIRE", "k", "me", "PX", "600000"]).is_some());
+        let asked = |words: &[&str]| {
+            let mut command = program(server.port(), words);
+            command.env("REDIS_LOCK_URL", format!("redis://{name}:change-me@127.0.0.1:{}", server.port()));
+            Run::of(command).end()
+        };
+        assert!(asked(&["ls"]).err.contains("1 locks, went through 1 keys"), "{name}");
+        for words in [&["info", "k"][..], &["log"]] {
+            assert_eq!(asked(words).code, Some(0), "{name} {words:?}");
+        }
+        assert_eq!(asked(&["break", "--yes", "k"]).code, Some(if may_break { 0 } else { 69 }), "{name}");
+        assert_eq!(asked(&["run", "-n", "other", "true"]).code, Some(69), "{name}");
+    }
+}
+
+#[test]
+fn scripts_hold_locks_as_the_page_shows() {
+    let server = Server::new();
+    let machine = machine("redis-lock info nightly-report; redis-lock run -n nightly-report true; echo $?");
+    fs::write(machine.path("job"), block("bash")).unwrap();
+    let outcome = shell(&server, &machine, &format!("cd {}; bash job", machine.text(""))).end();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.out.starts_with("nightly-report: write") && outcome.out.ends_with("\n75\n"), "{outcome:?}");
+    assert!(server.connect().lock_info("nightly-report").is_none());
+    let (_, tokens) = PAGE.split_once("```sh\nredis-lock acquire").unwrap();
+    let tokens = tokens.split_once("```").unwrap().0;
+    let outcome =
+        shell(&server, &machine, &format!("set -e; cd {}; redis-lock acquire{tokens}", machine.text(""))).end();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(server.connect().lock_info("deploy-production").is_none());
 }
 
 #[test]

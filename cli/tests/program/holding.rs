@@ -1,6 +1,8 @@
 //! Locks that are held beside a script: `hold`, and `acquire`, `renew` and `release` with a token.
 
+use crate::documents::json_names;
 use crate::harness::{Folder, Outcome, Run, is_held, program, run, start, wait_waiters};
+use crate::operators::fields;
 use serde_json::Value as Json;
 use std::fs;
 use std::io::{BufRead, BufReader, PipeWriter};
@@ -52,6 +54,7 @@ fn a_lock_is_held_until_the_input_ends() {
     let told: Json = serde_json::from_str(&line).unwrap();
     let info = conn.lock_info("k").unwrap();
     assert_eq!(told, serde_json::json!({ "key": "k", "owner": owner_of(&info), "fence": info.fence }));
+    assert_eq!(fields(&told), json_names("`hold`, `acquire`"));
     drop(input);
     run.end();
 }
@@ -100,6 +103,7 @@ fn a_token_keeps_a_lock_without_a_process() {
     let token: Json = serde_json::from_str(&folder.read("token")).unwrap();
     let expected = serde_json::json!({ "key": "k", "owner": owner, "fence": info.fence, "lease_ms": 60_000 });
     assert_eq!(token, expected);
+    assert_eq!(fields(&token), json_names("a token"));
     // Others do not get it, and harm no token.
     assert_eq!(on(&["acquire", "-n", "k"]).code, Some(75));
     assert_eq!(serde_json::from_str::<Json>(&folder.read("token")).unwrap(), expected);

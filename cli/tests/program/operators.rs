@@ -1,5 +1,6 @@
 //! What operators ask for: `ls`, `info`, `log` and `break`.
 
+use crate::documents::json_names;
 use crate::harness::{Folder, Outcome, Run, is_held, program, run, wait_held, wait_waiters};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ fn names(heading: &str) -> BTreeSet<&'static str> {
     section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect()
 }
 
-fn fields(object: &Json) -> BTreeSet<&str> {
+pub(crate) fn fields(object: &Json) -> BTreeSet<&str> {
     object.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
@@ -87,8 +88,7 @@ fn one_lock_is_shown_with_its_holders_and_waiters() {
     assert!(text.starts_with(&head) && text.contains("\nalice ") && text.contains("\nbob "), "{text}");
 
     let shown = objects(&run(server.port(), &["info", "--json", "report"]));
-    let of_program = || BTreeSet::from(["server", "key"]);
-    assert_eq!(fields(&shown[0]), &names("LOCK.INFO") | &of_program());
+    assert_eq!(fields(&shown[0]), &names("LOCK.INFO") | &json_names("`ls`, `info`"));
     assert_eq!(fields(&shown[0]["holders"][0]), names("Holders of LOCK.INFO"));
     assert_eq!(fields(&shown[0]["waiters"][0]), names("Waiters of LOCK.INFO"));
     let free = objects(&run(server.port(), &["info", "--json", "none"]));
@@ -107,7 +107,7 @@ fn lost_holds_are_logged_the_latest_first() {
         wait_for("another millisecond", || now().1 / 1000 != then);
     }
     let rows = objects(&run(server.port(), &["log", "--json"]));
-    assert_eq!(fields(&rows[0]), &names("LOCK.LOG") | &BTreeSet::from(["server"]));
+    assert_eq!(fields(&rows[0]), &names("LOCK.LOG") | &json_names("`log`"));
     let keys: Vec<_> = rows.iter().map(|row| row["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["shelf", "shelf", "report"]);
     let outcome = run(server.port(), &["log", "--count", "1"]);
@@ -132,6 +132,7 @@ fn a_lock_is_broken_for_those_who_say_so() {
     let ended = objects(&end(&["--yes", "--json", "shelf"]));
     let place = format!("127.0.0.1:{}", server.port());
     assert_eq!(ended, [json!({ "server": place, "key": "shelf", "owner": "dave", "ended": 1 })]);
+    assert_eq!(fields(&ended[0]), json_names("`break`"));
     let free = end(&["--yes", "shelf"]);
     assert!(free.code == Some(1) && free.err.contains("is free"), "{free:?}");
 }
