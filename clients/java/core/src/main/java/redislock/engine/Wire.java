@@ -43,7 +43,7 @@ final class Wire {
     private final Set<CompletableFuture<@Nullable Object>> line = new LinkedHashSet<>();
 
     private final Deque<Runnable> borrowers = new ArrayDeque<>();
-    /** How often the connections to a node have failed. */
+    /** How often connections to a node have ended. */
     private final Map<String, Long> connections = new ConcurrentHashMap<>();
     /** Whether servers are nodes of a cluster, once one has said so. */
     private volatile @Nullable Boolean isCluster;
@@ -111,7 +111,7 @@ final class Wire {
         made.complete(null);
     }
 
-    /** A number that changes with each connection to a node that failed. */
+    /** A number that changes with each connection to a node that has ended. */
     long connection(@Nullable String address) {
         return connections.getOrDefault(address == null ? "" : address, 0L);
     }
@@ -140,9 +140,10 @@ final class Wire {
         try {
             link = controls.get(name);
             if (link == null || !link.isUsable()) {
+                // It ended, perhaps while nothing was under way.
+                if (link != null) connections.merge(name, 1L, Long::sum);
                 link = new Link(alarm, address, true);
                 controls.put(name, link);
-                sweepLater();
             }
         } finally {
             lock.unlock();
@@ -324,7 +325,6 @@ final class Wire {
                 last.remove();
                 old.add(link);
             }
-            controls.values().removeIf(link -> !link.isUsable());
             if (!idle.isEmpty() || lent > 0 || borrowed > 0) sweepLater();
         } finally {
             lock.unlock();
