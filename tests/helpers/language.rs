@@ -20,25 +20,7 @@ pub(crate) enum Language {
     Jedis,
 }
 
-/// Why scenarios of waits by NOTIFY are not played in a language.
-fn plays_no_notify(language: Language) -> Option<&'static str> {
-    match language {
-        Language::Python | Language::PythonAsyncio | Language::Rust => None,
-        // They ask for the lock first, and subscribe then: the scenarios count as Python asks.
-        _ => Some("by its own tests"),
-    }
-}
-
 impl Language {
-    /// Plays a scenario of this group with the agent of this language. Counts it as not run where the machine lacks the
-    /// language, or its helper what the group is about.
-    pub(crate) fn play_of(self, group: &str, name: &str, scenario: fn(Play)) {
-        match plays_no_notify(self).filter(|_| group == "notified") {
-            Some(why) => say_not_run(name, why),
-            None => self.play(name, scenario),
-        }
-    }
-
     /// Plays a scenario with the agent of this language. Counts it as not run where the machine lacks the language.
     pub(crate) fn play(self, name: &str, scenario: fn(Play)) {
         match self.lacks() {
@@ -64,6 +46,15 @@ impl Language {
             Language::Rust => Command::new(rust_agent()),
             Language::Lettuce => java_agent("lettuce"),
             Language::Jedis => java_agent("jedis"),
+        }
+    }
+
+    /// How many connections all waits by NOTIFY share: the subscription, and one for requests. Go has another one for
+    /// those of other waits.
+    pub(crate) fn shared_connections(self) -> usize {
+        match self {
+            Language::GoRedis | Language::Rueidis | Language::Redigo => 3,
+            _ => 2,
         }
     }
 

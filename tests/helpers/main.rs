@@ -30,7 +30,7 @@ macro_rules! in_each_language {
             #[test]
             fn $name() {
                 let name = concat!(stringify!($language), "::", stringify!($name));
-                LANGUAGE.play_of(stringify!($file), name, scenarios::$file::$name);
+                LANGUAGE.play(name, scenarios::$file::$name);
             }
         )+)+
     };
