@@ -456,7 +456,8 @@ final class Wait {
         // What was not sent yet must not overtake the RELEASE.
         if (link != null && !link.wasOpen()) link.close();
         CompletableFuture<Seen> outcome = reply.handle((value, error) -> {
-            if (error == null) return value == null ? Seen.NOTHING : Seen.FENCE;
+            // Another thread may have sent the release first: then it left the place of this request.
+            if (error == null) return value == null && link != null ? Seen.NOTHING : Seen.FENCE;
             boolean wasSent = link == null || link.wasOpen();
             return Errors.code(Errors.plain(error)).isEmpty() && wasSent ? Seen.SILENCE : Seen.NOTHING;
         });
