@@ -110,6 +110,8 @@ final class Notice {
             mine = new CompletableFuture<>();
             starting = mine;
             slot = key;
+            // All ask when it has begun, and that says over which link.
+            link = null;
             turn += 1;
             number = turn;
         } finally {
@@ -176,7 +178,6 @@ final class Notice {
             confirmed.close();
             return;
         }
-        engine.troubles.over(java.util.EnumSet.of(Troubles.Kind.NOTICES));
         all.watch();
         done.complete(null);
         // Those that were told on a former channel.

@@ -30,6 +30,9 @@ final class Troubles {
     /** What is over when a lock was granted. */
     static final EnumSet<Kind> OF_ASKING = EnumSet.range(Kind.UNREACHABLE, Kind.REFUSED);
 
+    /** What is over when a server has taken a request to be told. */
+    static final EnumSet<Kind> OF_NOTICES = EnumSet.of(Kind.NOTICES);
+
     private static final Set<String> NO_RIGHT = Set.of("NOAUTH", "WRONGPASS", "NOPERM");
     /** What comes and goes by itself, when a server has started or a slot moves. */
     private static final Set<String> USUAL = Set.of("GRACE", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN");

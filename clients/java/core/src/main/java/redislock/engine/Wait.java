@@ -224,7 +224,10 @@ final class Wait {
         // The first request asked on the link of all, and waited for nothing. From now on one of its own waits.
         if (lending.get() == null) lending.set(engine.wire.lend(route.address(), false, isDirect));
         if (lending.get() != null) return null;
-        if (isTold) return nap(left);
+        if (isTold) {
+            engine.troubles.over(Troubles.OF_NOTICES);
+            return nap(left);
+        }
         Notice there = engine.notices.at(route.address());
         if (there.channel() == null && there.canStart()) return engine.alarm.until(left, there.start(route.slot()));
         return engine.wire.turn(Math.min(Times.jittered(Times.POLL), left)).thenApply(none -> {
