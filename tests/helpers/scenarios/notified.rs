@@ -6,14 +6,14 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Cluster, wait_for, wait_so_long};
 
-/// How much later than it should an answer may come, on a busy machine.
-const SLACK: Duration = Duration::from_secs(4);
+/// Sooner than what is left ends by itself: a place after 30 s, a lock after its lease.
+const BEFORE_ITS_END: Duration = Duration::from_secs(20);
 
 /// A wait asks by itself after 7.5 s at the earliest. What happens sooner, a message or a new subscription has caused.
 const SOON: Duration = Duration::from_secs(6);
 
-/// What was refused is tried again after 30 s at the earliest, unless there is another connection.
-const BEFORE_TRYING: Duration = Duration::from_secs(25);
+/// What was refused is tried again on the next connection. In Java that happens by itself only after a minute.
+const BEFORE_TRYING: Duration = Duration::from_secs(50);
 
 /// Three requests, of which two acquire: the first one is answered null, and the second one follows a message.
 pub(crate) fn a_wait_by_notify_is_told_when_it_is_its_turn(play: Play) {
@@ -36,15 +36,17 @@ pub(crate) fn a_wait_by_notify_is_told_when_it_is_its_turn(play: Play) {
 
 /// The place ends, and what was offered in the same moment goes on to the next.
 pub(crate) fn a_wait_by_notify_that_is_over_or_cancelled_leaves_no_place(play: Play) {
-    let mut stage = play.stage_by_notify();
+    let mut stage = subscribed(play);
     let Stage { agent, conn, .. } = &mut stage;
     agent.open("short", json!({"keys": ["k"], "wait": 0.5}));
     let began = Instant::now();
     let asked = waits_for_held(agent, conn, "short", "k");
     let answer = asked.answer();
-    assert!(answer.value["fences"].is_null() && answer.value["error"].is_null(), "{}", answer.value);
-    assert!(answer.at - began < Duration::from_millis(500) + SLACK, "{:?}", answer.at - began);
-    wait_so_long(SOON, "the place to end", || conn.lock_info("k").unwrap().waiting == 0);
+    // The last request has a second for its answer, which a busy machine may exceed.
+    let error = answer.value["error"].as_str();
+    assert!(answer.value["fences"].is_null() && matches!(error, None | Some("connection")), "{}", answer.value);
+    assert!(answer.at - began < BEFORE_ITS_END, "{:?}", answer.at - began);
+    wait_so_long(BEFORE_ITS_END, "the place to end", || conn.lock_info("k").unwrap().waiting == 0);
     conn.int(&["LOCK.RELEASE", "k", "first"]);
 
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
@@ -68,7 +70,7 @@ pub(crate) fn a_wait_by_notify_that_is_over_or_cancelled_leaves_no_place(play: P
             assert_eq!(answer["error"], "cancelled", "{answer}");
             cancelled += 1;
         }
-        wait_so_long(SOON, "nothing to be left", || conn.lock_info("k").is_none());
+        wait_so_long(BEFORE_ITS_END, "nothing to be left", || conn.lock_info("k").is_none());
     }
     assert!(cancelled > 0);
 }
@@ -155,7 +157,8 @@ pub(crate) fn without_the_right_to_publish_or_subscribe_a_wait_asks_by_itself(pl
         agent.open("a", json!({"keys": ["k"]}));
         let asked = waits_for_held(agent, conn, "a", "k");
         let before = calls(conn);
-        wait_so_long(SOON, "it to ask by itself", || calls(conn) >= before + 2);
+        wait_for("it to ask by itself", || calls(conn) >= before + 2);
+        wait_for("trouble", || agent.told_of_notify() > round);
         assert_eq!((conn.info_number("lock", "lock_notify_channels"), agent.told_of_notify()), (0, round + 1));
         conn.int(&["LOCK.RELEASE", "k", "first"]);
         asked.fence();
@@ -238,8 +241,10 @@ pub(crate) fn five_hundred_waits_have_two_connections(play: Play) {
         assert_eq!(release.value()["released"], true);
     }
     assert!(connections(conn) <= before);
-    let waits = u64::try_from(WAITS).unwrap();
-    assert_eq!((conn.info_number("lock", "lock_places"), notified(conn) - told), (0, waits));
+    assert_eq!(conn.info_number("lock", "lock_places"), 0);
+    // One for each offer, unless the wait has just asked by itself.
+    let told = notified(conn) - told;
+    assert!(told > 0 && told <= u64::try_from(WAITS).unwrap(), "{told} messages");
 }
 
 /// By a shard channel of the node. The owner is told that its slot is gone, and waits at the new node in the same way.

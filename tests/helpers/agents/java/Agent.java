@@ -54,7 +54,7 @@ public final class Agent {
         RedisLocks.Builder builder = RedisLocks.builder(transport).listener(new LockListener() {
             @Override
             public void onTrouble(String what, Throwable error) {
-                told.add((what.contains("NOTIFY") ? "notify: " : "") + what);
+                told.add((what.contains("NOTIFY") ? "notify: " : "") + what + ": " + error.getMessage());
             }
         });
         for (String word : more) {
