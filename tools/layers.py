@@ -25,7 +25,10 @@ CRATES = {
     "src": ["module", "command"],
 }
 # The others. Of their files it is asked alone that no imports are a cycle.
-OTHERS = ["cli/src", "clients/rust/src", "faults/src", "bench/server/src", "bench/core/world"]
+OTHERS = [
+    *("cli/src", "clients/rust/src", "faults/src", "bench/server/src", "bench/core/world"),
+    *("tests/support/testbed/src", "tests/model/src", "tests/server", "tests/helpers", "cli/tests/program"),
+]
 # Points in time are numbers with a name: every folder may use them.
 FREE = {f"{CORE}/model/time.rs"}
 # The crate that may do what the others may not.

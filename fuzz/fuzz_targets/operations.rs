@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use lock_core::model::hold::Mode;
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{Bound, Least, Named, Op, RULES, World};
 
 /// As many as one case of tests/model has, and some more: the model scans all of its lists after each.

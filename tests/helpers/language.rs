@@ -1,9 +1,8 @@
 //! The languages, and how the agent of each is started.
 
-use crate::stage::Play;
 use std::path::PathBuf;
 use std::process::Command;
-use testbed::{file_from, say_not_run};
+use testbed::file_from;
 
 /// A helper, with the client library that it is used with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,14 +20,6 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// Plays a scenario with the agent of this language. Counts it as not run where the machine lacks the language.
-    pub(crate) fn play(self, name: &str, scenario: fn(Play)) {
-        match self.lacks() {
-            Some(what) => say_not_run(name, &what),
-            None => scenario(Play { language: self }),
-        }
-    }
-
     /// The agent, without its arguments.
     pub(crate) fn agent(self) -> Command {
         let agents = file_from("REDIS_LOCK_AGENTS", "tests/helpers/agents");
@@ -59,7 +50,7 @@ impl Language {
     }
 
     /// What the machine lacks to run it. tools/install.sh says so as well.
-    fn lacks(self) -> Option<String> {
+    pub(crate) fn lacks(self) -> Option<String> {
         let (is_there, missing) = match self {
             Language::GoRedis | Language::Rueidis | Language::Redigo => (go_agent().exists(), "go"),
             Language::Lettuce | Language::Jedis => (java_agents().exists(), "java"),

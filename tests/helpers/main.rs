@@ -21,6 +21,7 @@ macro_rules! in_each_language {
         $(mod $language {
             use crate::language::Language;
             use crate::scenarios;
+            use crate::stage::Play;
             const LANGUAGE: Language = Language::$variant;
             in_each_language!(@tests $language $scenarios);
         })+
@@ -30,7 +31,7 @@ macro_rules! in_each_language {
             #[test]
             fn $name() {
                 let name = concat!(stringify!($language), "::", stringify!($name));
-                LANGUAGE.play(name, scenarios::$file::$name);
+                Play::scenario(LANGUAGE, name, scenarios::$file::$name);
             }
         )+)+
     };

@@ -10,7 +10,7 @@ use testbed::{Server, module, say_not_run};
 /// A child of a fork is another process: it neither releases nor renews its parent's lock.
 #[test]
 fn a_fork_of_python_has_lost_the_lock_of_its_parent() {
-    Language::Python.play("own::a_fork_of_python_has_lost_the_lock_of_its_parent", |play: Play| {
+    Play::scenario(Language::Python, "own::a_fork_of_python_has_lost_the_lock_of_its_parent", |play: Play| {
         let mut stage = play.stage();
         let Stage { agent, conn, .. } = &mut stage;
         agent.open("a", json!({"keys": ["k"], "lease": 1.0}));
@@ -74,7 +74,7 @@ fn the_helper_for_node_waits_by_messages() {
 
 #[test]
 fn the_tests_of_the_helper_for_go_pass() {
-    Language::GoRedis.play("own::the_tests_of_the_helper_for_go_pass", |_| {
+    Play::scenario(Language::GoRedis, "own::the_tests_of_the_helper_for_go_pass", |_| {
         let mut command = Command::new(root().join("tools/go.sh"));
         // Not from its cache: the server is a new one.
         passes_on_servers(1, command.args(["test", "-count=1", "./clients/go/tests/..."]));
@@ -85,7 +85,7 @@ fn the_tests_of_the_helper_for_go_pass() {
 /// pages, so these need not be made for that.
 #[test]
 fn the_tests_of_the_helper_for_java_pass() {
-    Language::Lettuce.play("own::the_tests_of_the_helper_for_java_pass", |_| {
+    Play::scenario(Language::Lettuce, "own::the_tests_of_the_helper_for_java_pass", |_| {
         let mut command = Command::new(root().join("tools/java.sh"));
         let target = format!("-Dredislock.target={}", root().join("target/java/tested").display());
         // Its tests start servers by themselves.

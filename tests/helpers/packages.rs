@@ -2,6 +2,7 @@
 
 use crate::language::{Language, node, python};
 use crate::run::{copy_of, passes, root};
+use crate::stage::Play;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,7 +91,7 @@ fn the_tarball_of_node_is_built_installed_and_used() {
 
 #[test]
 fn the_module_of_go_is_used_by_another() {
-    Language::GoRedis.play("packages::the_module_of_go_is_used_by_another", |_| {
+    Play::scenario(Language::GoRedis, "packages::the_module_of_go_is_used_by_another", |_| {
         let place = tempfile::tempdir().unwrap();
         let from = copy_of("clients/go", place.path());
         let own = place.path().join("own");

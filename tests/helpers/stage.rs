@@ -2,7 +2,7 @@
 
 use crate::agent::Agent;
 use crate::language::Language;
-use testbed::{Client, Proxy, Server, Setup, wait_for};
+use testbed::{Client, Proxy, Server, Setup, say_not_run, wait_for};
 
 /// For an agent: so many waits may block, and the others wait by NOTIFY.
 pub(crate) const NO_BLOCKING: &str = "blocking=0";
@@ -13,6 +13,14 @@ pub(crate) struct Play {
 }
 
 impl Play {
+    /// Plays a scenario with the agent of a language. Counts it as not run where the machine lacks the language.
+    pub(crate) fn scenario(language: Language, name: &str, scenario: fn(Play)) {
+        match language.lacks() {
+            Some(what) => say_not_run(name, &what),
+            None => scenario(Play { language }),
+        }
+    }
+
     /// With a server as it comes.
     pub(crate) fn stage(self) -> Stage {
         self.stage_on(Server::setup())

@@ -11,7 +11,7 @@ use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Rel
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::plain;
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{RULES, Side, Step, limits, name};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

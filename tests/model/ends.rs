@@ -11,7 +11,7 @@ use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Refusal, Re
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::plain;
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{RULES, Side, Step, limits};
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };

@@ -7,7 +7,7 @@
 use lock_core::model::hold::Mode;
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{Named, Op, RULES, World, acquire, release};
 use std::ops::Range;
 

@@ -12,7 +12,7 @@ use lock_core::model::record::{HoldRecord, Origin, Update};
 use lock_core::model::session::UnlinkedLock;
 use lock_core::model::step::Step;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{RULES, Side, limits, name};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use crate::exhaustive::is_full;
 use lock_core::model::hold::Mode;
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{Bound, Least, Named, Op, RULES, World, acquire, release};
 use proptest::collection::vec;
 use proptest::option;

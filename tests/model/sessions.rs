@@ -9,9 +9,9 @@ use lock_core::model::owner::Owner;
 use lock_core::model::request::{Acquire, Amount, Begun, Operation, Outcome, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
-use naive_model::naive::Answer;
 use naive_model::play::{LONG, plain};
-use naive_model::queue::Rules;
+use naive_model::words::Answer;
+use naive_model::words::Rules;
 use naive_model::world::{Op, RULES, Side, acquire, limits, release};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };

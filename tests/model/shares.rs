@@ -4,9 +4,9 @@ use crate::waiting::{at, world};
 use lock_core::model::hold::Mode::{Read, Write};
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
-use naive_model::naive::Answer;
 use naive_model::play::{AT_ONCE, LONG, Manner, WAITING, is_granted};
-use naive_model::queue::Rules;
+use naive_model::words::Answer;
+use naive_model::words::Rules;
 use naive_model::world::{Named, Op, RULES, World, acquire};
 
 const POLLING: Manner = Manner { wait: Wait::Never, queue: Some(50), retry: None };

@@ -3,8 +3,8 @@
 use crate::waiting::world;
 use lock_core::model::hold::Mode::{self, Read, Write};
 use lock_core::model::request::Amount;
-use naive_model::naive::Answer;
 use naive_model::play::LONG;
+use naive_model::words::Answer;
 use naive_model::world::{Named, Op, acquire, release};
 
 fn asks(owner: u8, mode: Mode, keys: &[u8], lease: u64) -> Op {

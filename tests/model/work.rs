@@ -17,7 +17,7 @@ use lock_core::model::step;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::plain;
-use naive_model::queue::Rules;
+use naive_model::words::Rules;
 use naive_model::world::{RULES, limits};
 use std::any::Any;
 use std::cell::Cell;

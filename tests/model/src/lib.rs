@@ -5,6 +5,7 @@
 pub mod expiring;
 pub mod naive;
 pub mod play;
-pub mod queue;
+mod queue;
 mod told;
+pub mod words;
 pub mod world;

@@ -1,57 +1,11 @@
 //! The naive model: one list of holds, scanned from end to end. It is slow and obvious, and was written without reading
 //! the core: it shares no code with it but the words of a request.
 
-use crate::queue::{Ask, Given, Granted, Offer, Part, Rules, Waiter};
+use crate::words::{Answer, Ask, Given, Granted, Offer, Part, Row, Rules, Waiter};
 use lock_core::model::hold::Mode;
 use lock_core::model::request::Amount;
 use lock_core::model::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// One row of the list.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Row {
-    pub db: u32,
-    pub key: u8,
-    pub owner: u8,
-    pub reads: u32,
-    pub writes: u32,
-    pub fence: u64,
-    pub deadline_us: u64,
-    pub note: Option<u8>,
-    /// The connection that it is bound to, and how long it outlives it.
-    pub session: Option<(u64, u64)>,
-    /// Whether no client knows of it.
-    pub offered: bool,
-    /// Whether this node did not grant it on its key: it gets a new fence at the next acquire. The core shows nobody.
-    pub carried: bool,
-}
-
-/// What the model answers; the same shapes as the core's outcomes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    Granted(Vec<u64>),
-    Unavailable,
-    Released(Vec<Option<u64>>),
-    Extended(Vec<Option<u64>>),
-    Guarded(Option<u64>),
-    TooManyHolders,
-    Ambiguous,
-    Queued,
-    Placed,
-    AlreadyWaits,
-    TooManyWaiters,
-    TooManyWaitersOfKey,
-    TooManyPlaces,
-    OtherMode,
-    OtherKeys,
-    OtherTake,
-    HoldsShares,
-    QueuedUpgrade,
-    Deadlock,
-    Grace,
-    MinFenceAhead,
-    OutOfMemory,
-}
 
 /// All there is.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! What tests let owners do in a world, in one line each.
 
-use crate::naive::Answer;
+use crate::words::Answer;
 pub use crate::world::LONG;
 use crate::world::{Bound, Least, Named, Op, World, acquire, release};
 use lock_core::model::hold::Mode::{self, Read, Write};

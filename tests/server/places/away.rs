@@ -1,7 +1,6 @@
 //! Places and offers whose owner's connection has closed: `lock.away-ms`.
 
-use super::Scene;
-use super::undelivered::turn;
+use super::{Scene, turn};
 use crate::harness::connection::{Connection, Reply};
 use testbed::Server;
 

@@ -14,8 +14,6 @@ mod options;
 mod seen;
 mod undelivered;
 
-pub(crate) use undelivered::turn;
-
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
 use testbed::{Client, Server};
@@ -23,6 +21,21 @@ use testbed::{Client, Server};
 /// A server on which a place lasts as long as QUEUE when its connection closes.
 fn patient_server() -> Server {
     Server::setup().lock_option("away-ms", "0").start()
+}
+
+/// Serves these commands in one turn of the server's loop.
+pub(crate) fn turn(server: &Server, exec: bool, commands: &[String]) {
+    let mut wire = Connection::resp2(server);
+    let mut all = commands.to_vec();
+    if exec {
+        all.insert(0, "MULTI".to_owned());
+        all.push("EXEC".to_owned());
+    }
+    wire.send_line(&all.join("\r\n"));
+    for command in all {
+        let reply = wire.read();
+        assert_eq!(reply.code(), "", "{command}: {reply:?}");
+    }
 }
 
 /// The answer to a request whose place a later request of its owner has taken over.

@@ -1,24 +1,9 @@
 //! Grants to clients that go before they are told: of a place such a grant becomes an offer.
 
-use super::{Events, Scene, patient_server};
+use super::{Events, Scene, patient_server, turn};
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::state::let_it_tick;
 use testbed::Server;
-
-/// Serves these commands in one turn of the server's loop.
-pub(crate) fn turn(server: &Server, exec: bool, commands: &[String]) {
-    let mut wire = Connection::resp2(server);
-    let mut all = commands.to_vec();
-    if exec {
-        all.insert(0, "MULTI".to_owned());
-        all.push("EXEC".to_owned());
-    }
-    wire.send_line(&all.join("\r\n"));
-    for command in all {
-        let reply = wire.read();
-        assert_eq!(reply.code(), "", "{command}: {reply:?}");
-    }
-}
 
 /// What ends the wait of a client in the turn in which it is granted, before it is told.
 const ENDS: &[&str] = &["CLIENT KILL ID %", "CLIENT UNBLOCK % ERROR"];

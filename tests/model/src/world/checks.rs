@@ -2,7 +2,7 @@
 
 use super::{World, name};
 use crate::naive::Naive;
-use crate::queue::Waiter;
+use crate::words::Waiter;
 use lock_core::manager::view;
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::{Hold, Mode};

@@ -1,7 +1,7 @@
 //! Clients that close or wait no more.
 
 use super::{World, id_of, name};
-use crate::queue::Ask as Wish;
+use crate::words::Ask as Wish;
 use lock_core::manager::view::Waiting;
 use lock_core::model::key::Db;
 

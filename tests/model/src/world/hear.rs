@@ -1,7 +1,7 @@
 //! Ends of waits: each must be right, and the naive model follows.
 
 use super::World;
-use crate::queue::{Kind, Waiter};
+use crate::words::{Kind, Waiter};
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::Mode;
 use lock_core::model::request::{self, Hop, Refusal, WaiterId};

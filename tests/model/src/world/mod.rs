@@ -8,9 +8,10 @@ mod serve;
 mod side;
 mod work;
 
-use crate::naive::{Answer, Naive};
-use crate::queue::{Ask as Wish, Rules};
+use crate::naive::Naive;
 use crate::told::Places;
+use crate::words::Answer;
+use crate::words::{Ask as Wish, Rules};
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::Session;
 use lock_core::model::key::KeyIndex;

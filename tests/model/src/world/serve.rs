@@ -2,7 +2,8 @@
 
 use super::hear::is_granted;
 use super::{World, name};
-use crate::naive::{Answer, Naive};
+use crate::naive::Naive;
+use crate::words::Answer;
 use lock_core::manager::begun::Asked;
 use lock_core::manager::view::Waiting;
 use lock_core::model::effect::Cause;

@@ -1,7 +1,7 @@
 //! A node and its keys: what a server is to the core.
 
-use crate::naive::Row;
-use crate::queue::Rules;
+use crate::words::Row;
+use crate::words::Rules;
 use lock_core::codec;
 use lock_core::manager::LockManager;
 use lock_core::manager::view::{View, ViewContext};
