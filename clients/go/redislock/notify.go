@@ -17,6 +17,7 @@ import (
 const (
 	channelHome  = "lock:notify:"
 	confirmTime  = 2 * time.Second       // for the confirmation of a subscription
+	quietTime    = 10 * time.Second      // without another try where it was not confirmed
 	allTime      = time.Second           // between two rounds in which all waits ask
 	roundTime    = 50 * time.Millisecond // between batchMost of them: 10,000 requests a second
 	nullsBearing = 2                     // messages in vain before a wait pauses
@@ -39,6 +40,7 @@ type channel struct {
 	isOpen  bool
 	trying  chan struct{} // while an attempt to open it goes on; closed at its end
 	refusal error         // why it is not tried until the node fails
+	quiet   time.Time     // or until then, unless it is zero
 	asked   time.Time     // when all waits were last asked to ask
 	asking  bool
 	rouse   chan bool
@@ -75,7 +77,7 @@ func (c *channel) ready() bool {
 // join lets a wait hear messages. False: they cannot come yet, or at all.
 func (c *channel) join(ctx context.Context, w *wait) bool {
 	c.mu.Lock()
-	if c.refusal != nil {
+	if c.isRefused() {
 		c.mu.Unlock()
 		return false
 	}
@@ -239,6 +241,9 @@ func (c *channel) open() (Conn, Subscription, error) {
 func (c *channel) opened(err error) {
 	c.mu.Lock()
 	c.isOpen = err == nil
+	if c.isOpen {
+		c.refusal = nil
+	}
 	key := ""
 	for _, list := range c.waits {
 		key = list[0].terms.key()
@@ -385,7 +390,7 @@ func (c *channel) close(err error) bool {
 	if errors.As(err, &reply) && reply.Code == "NOTIFYSLOT" {
 		c.name = ""
 	}
-	c.runs = c.refusal == nil && len(c.waits) > 0 && c.node.engine.working.Err() == nil
+	c.runs = !c.isRefused() && len(c.waits) > 0 && c.node.engine.working.Err() == nil
 	if c.runs {
 		c.trying = make(chan struct{})
 	}
@@ -395,12 +400,24 @@ func (c *channel) close(err error) bool {
 	return isOver
 }
 
-// refuse lets waits go on without the channel, until the node fails.
+// refuse lets waits go on without the channel, until the node fails. A server that did not confirm was only slow,
+// perhaps: it is tried again soon, and told once.
 func (c *channel) refuse(key string, err error) {
 	c.mu.Lock()
-	c.refusal = err
+	isKnown := c.refusal != nil
+	c.refusal, c.quiet = err, time.Time{}
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.quiet = time.Now().Add(quietTime)
+	}
 	c.mu.Unlock()
-	c.node.engine.tell("notify", key, err)
+	if !isKnown {
+		c.node.engine.tell("notify", key, err)
+	}
+}
+
+// isRefused is true while it is not tried. The channel is locked.
+func (c *channel) isRefused() bool {
+	return c.refusal != nil && (c.quiet.IsZero() || time.Now().Before(c.quiet))
 }
 
 // forgive tries the channel again: the node has failed, and may be another one now.

@@ -174,7 +174,8 @@ func TestAWaitTakesTheTimeThatTheServerAllows(t *testing.T) {
 type tapped struct {
 	*redislocktest.Server
 	isMute  bool
-	isOld   bool // it knows no NOTIFY
+	isOld   bool        // it knows no NOTIFY
+	isSlow  atomic.Bool // it confirms no subscription
 	asked   atomic.Int64
 	channel atomic.Value
 }
@@ -205,6 +206,10 @@ func (t *tapped) Subscribe(
 	ctx context.Context, address string, channel redislock.Channel, message func(string),
 ) (redislock.Subscription, error) {
 	t.channel.Store(channel.Name)
+	if t.isSlow.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return t.Server.Subscribe(ctx, address, channel, func(text string) {
 		if !t.isMute {
 			message(text)
@@ -270,6 +275,27 @@ func TestAWaitWithoutMessagesEndsToo(t *testing.T) {
 		synctest.Wait()
 		if len(got) == 0 {
 			t.Error("it still waits", time.Since(begin))
+		}
+	})
+}
+
+// It asks each second meanwhile.
+func TestAServerThatWasTooSlowToConfirmIsAskedAgain(t *testing.T) {
+	server := &tapped{}
+	server.isSlow.Store(true)
+	inMemory(t, server, func(server *tapped, got <-chan error) {
+		time.Sleep(5 * time.Second)
+		server.isSlow.Store(false)
+		time.Sleep(10 * time.Second)
+		before := server.asked.Load()
+		time.Sleep(5 * time.Second)
+		if asked := server.asked.Load() - before; asked > 1 {
+			t.Error("requests:", asked)
+		}
+		server.Lose("k")
+		synctest.Wait()
+		if len(got) == 0 {
+			t.Error("it heard nothing")
 		}
 	})
 }
