@@ -109,7 +109,8 @@ func TestTheLinesOfTheGuideRun(t *testing.T) {
 	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if output, err := exec.Command("go", "run", file).CombinedOutput(); err != nil || !strings.Contains(string(output), "the end") {
+	output, err := exec.Command("go", "run", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "the end") {
 		t.Errorf("%s %v\n%s", output, err, program)
 	}
 }
