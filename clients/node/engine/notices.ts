@@ -15,6 +15,7 @@ import {
   NOTIFY_QUEUE_MS,
   PAUSE_MAX_MS,
   PAUSE_MIN_MS,
+  REFUSED_MS,
   TOLD_AT_ONCE,
   TOLD_MS,
 } from './times.ts';
@@ -134,7 +135,7 @@ export class Notices {
   }
 
   #deny(error: Error): void {
-    this.#refusedUntil = performance.now() + IDLE_MS;
+    this.#refusedUntil = performance.now() + REFUSED_MS;
     this.#isDenied = true;
     const text = `waits without a connection ask each second, since NOTIFY cannot be had: ${error.message}`;
     this.#troubles.tell('notify', new LockError(text, { cause: error }));

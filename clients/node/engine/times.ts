@@ -25,12 +25,11 @@ export const LOOK_MS = 1_000;
 export const IDLE_MS = 30_000;
 export const IDLE_MAX = 8;
 export const BLOCKING_MAX = 32;
+export const NOTIFY_QUEUE_MS = 30_000;
+export const CONFIRM_MS = 2_000;
+export const REFUSED_MS = 10_000;
 
 // Of waits that are told by NOTIFY.
-/** How long the server keeps the place of one. It asks again by itself after a third of that. */
-export const NOTIFY_QUEUE_MS = 30_000;
-/** How long a subscription may take. */
-export const CONFIRM_MS = 2_000;
 /** When all are to ask again: so many at once, each so many milliseconds. */
 export const TOLD_AT_ONCE = 100;
 export const TOLD_MS = 10;

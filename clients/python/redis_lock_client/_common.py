@@ -34,6 +34,9 @@ LOOK = 1.0
 IDLE = 30.0
 IDLE_MAX = 8
 BLOCKING_MAX = 32
+NOTIFY_QUEUE = 30.0
+CONFIRM = 2.0
+REFUSED = 10.0
 
 TICK = 0.001  # the shortest BLOCK there is
 LONG_LEASE = 3600.0  # a longer lease is probably meant to be milliseconds

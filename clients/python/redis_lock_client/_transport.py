@@ -22,6 +22,7 @@ from redis import exceptions as errors
 from redis_lock_client._common import (
     ANSWER,
     BLOCKING_MAX,
+    CONFIRM,
     IDLE,
     IDLE_MAX,
     LOOK,
@@ -30,7 +31,7 @@ from redis_lock_client._common import (
     pauses,
 )
 from redis_lock_client._trouble import is_crowded, logger, teller
-from redis_lock_client._waiting import CONFIRM, PROVE, Line, State, Turn, is_cluster
+from redis_lock_client._waiting import PROVE, Line, State, Turn, is_cluster
 
 T = TypeVar("T")
 Words = Sequence[Any]

@@ -20,12 +20,18 @@ from typing import Any
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from redis_lock_client._common import PAUSE_MAX, PAUSE_MIN, POLL, POLL_JITTER, QUEUE, to_bytes
+from redis_lock_client._common import (
+    NOTIFY_QUEUE,
+    PAUSE_MAX,
+    PAUSE_MIN,
+    POLL,
+    POLL_JITTER,
+    QUEUE,
+    REFUSED,
+    to_bytes,
+)
 
-NOTIFY_QUEUE = 30.0  # the QUEUE of a wait by NOTIFY, which asks at each third of it
-CONFIRM = 2.0  # for the confirmation of a subscription
 PROVE = 10.0  # from one proof that the subscription still lives to the next
-REFUSED = 10.0  # without NOTIFY, before it is tried again
 EVERYBODY = 1.0  # from one "*" that is heeded to the next
 RATE = 10_000  # requests a second, where all waits ask
 FREE_NULLS = 2  # so many messages in a row may be followed by null, before there are pauses

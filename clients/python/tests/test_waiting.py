@@ -8,11 +8,10 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from redis_lock_client._common import NOTIFY_QUEUE, REFUSED
 from redis_lock_client._waiting import (
     EVERYBODY,
-    NOTIFY_QUEUE,
     RATE,
-    REFUSED,
     Line,
     State,
     Turn,

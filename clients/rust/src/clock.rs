@@ -80,6 +80,9 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1);
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 pub(crate) const IDLE_MAX: usize = 8;
 pub(crate) const BLOCKING_MAX: usize = 32;
+pub(crate) const NOTIFY_QUEUE: Duration = Duration::from_secs(30);
+pub(crate) const CONFIRM: Duration = Duration::from_secs(2);
+pub(crate) const REFUSED: Duration = Duration::from_secs(10);
 
 /// What is taken off at each node of a quorum besides.
 const NODE_MARGIN: Duration = Duration::from_millis(2);

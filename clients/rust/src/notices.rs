@@ -4,7 +4,7 @@
 
 use crate::backoff::Backoff;
 use crate::channel::redirection_to;
-use crate::clock::{ANSWER, IDLE, LOOK, Moment, PAUSE_MIN};
+use crate::clock::{ANSWER, CONFIRM, IDLE, LOOK, Moment, PAUSE_MIN, REFUSED};
 use crate::connection::no_answer;
 use crate::error::Error;
 use crate::lanes::{Lanes, OPEN_LIMIT};
@@ -12,9 +12,9 @@ use crate::owner::random_hex;
 use crate::pool::Event;
 use crate::servers::Servers;
 use crate::slot::slot_of;
-use crate::subscription::{CONFIRM, Heard, Subscription};
+use crate::subscription::{Heard, Subscription};
 use crate::sync::{lock, wait};
-use crate::turns::{REFUSED, Turns};
+use crate::turns::Turns;
 use redis::{ConnectionInfo, RedisError};
 use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};

@@ -1,16 +1,13 @@
 //! One connection that is subscribed to one channel. Speaks RESP3, so that messages are told from replies.
 
 use crate::channel::PROBE;
-use crate::clock::Moment;
+use crate::clock::{CONFIRM, Moment};
 use crate::connection::{connect, converse, listen};
 use crate::error::Error;
 use crate::request::is_of_cluster;
 use redis::{Connection, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, Value};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-
-/// How long a subscription may take to be confirmed. Also how long a server may take to show that it is there.
-pub(crate) const CONFIRM: Duration = Duration::from_secs(2);
 
 /// After so long a silence the server is asked whether it is there.
 const PROVE: Duration = Duration::from_secs(10);

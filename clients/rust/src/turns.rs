@@ -5,16 +5,10 @@
 //! hint: one that is lost, doubled, late or forged costs time or a request, and no lock. Without a subscription they
 //! ask each second.
 
-use crate::clock::{Moment, PAUSE_MAX, PAUSE_MIN, POLL};
+use crate::clock::{Moment, PAUSE_MAX, PAUSE_MIN, POLL, REFUSED};
 use crate::error::Error;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-
-/// The `QUEUE` of a wait that is told when to ask. It asks by itself at a third of that.
-pub(crate) const NOTIFY_QUEUE: Duration = Duration::from_secs(30);
-
-/// After a refusal that may pass: until the next try.
-pub(crate) const REFUSED: Duration = Duration::from_secs(10);
 
 /// From one message for all to the next one that is heeded.
 const ALL: Duration = Duration::from_secs(1);
@@ -345,6 +339,7 @@ fn passes(why: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::NOTIFY_QUEUE;
 
     const SECOND: Duration = Duration::from_secs(1);
     const TEN: Duration = Duration::from_secs(10);

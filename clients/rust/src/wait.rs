@@ -4,7 +4,9 @@
 use crate::backoff::{Backoff, until_poll};
 use crate::cancel::{Cancel, Notified};
 use crate::channel::{Failure, Parting};
-use crate::clock::{ANSWER, BLOCK, LEAVE, Moment, OVERTIME, QUEUE, READ_ON, renewal_interval, renewal_limit};
+use crate::clock::{
+    ANSWER, BLOCK, LEAVE, Moment, NOTIFY_QUEUE, OVERTIME, QUEUE, READ_ON, renewal_interval, renewal_limit,
+};
 use crate::errand::Errand;
 use crate::error::Error;
 use crate::lanes::OPEN_LIMIT;
@@ -14,7 +16,7 @@ use crate::pool::{Checkout, Event, Repeat, Request};
 use crate::request::{Queue, Terms, fences_of, queue_max_of};
 use crate::transport::Transport;
 use crate::trouble::Told;
-use crate::turns::{NOTIFY_QUEUE, State, Turns, interval};
+use crate::turns::{State, Turns, interval};
 use redis::{RedisError, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
