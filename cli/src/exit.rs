@@ -64,10 +64,6 @@ pub(crate) fn of_error(error: &Error) -> (u8, String) {
                 "ERR" if detail.starts_with("unknown command") => {
                     "the server has no locks: load the module redis-lock there".to_owned()
                 }
-                // For how long a place in the queue is kept.
-                "ERR" if detail.starts_with("QUEUE must be") => {
-                    "the server needs lock.max-queue-ms of 10000 or more".to_owned()
-                }
                 _ => error.to_string(),
             };
             (UNAVAILABLE, text)

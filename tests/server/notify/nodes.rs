@@ -45,6 +45,7 @@ fn a_failover_that_is_aborted_after_the_demotion_tells_owners_to_ask_again() {
     scene.stage.ask(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).int();
     let ask = ["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000", "NOTIFY", CHANNEL];
     assert_eq!(scene.stage.ask(&ask), Reply::Null);
+    wait_for("the replica to be online", || scene.conn.info("replication", "slave0").contains("state=online"));
     replica.signal(Signal::STOP);
     let port = replica.port().to_string();
     scene.conn.ok(&["FAILOVER", "TO", "127.0.0.1", &port, "FORCE", "TIMEOUT", "10"]);
