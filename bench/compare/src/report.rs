@@ -136,7 +136,9 @@ impl Report {
              - The clients are one thread of one program, each with a connection of its own. They use the Rust clients that \
              people use, asynchronously.\n\
              - A client that has released the lock asks for it again at once. A wait that still runs at the end counts as \
-             long as it was by then. With few locks for each client, one more is a large ratio of most to least.\n\
+             long as it was by then.\n\
+             - Most to least: the locks of the luckiest client for each of the unluckiest; - if some got none. With few locks \
+             for each client, one more is a large ratio. Starved: the clients that got none while another got two or more.\n\
              - The clients change a number under the lock. The program fails if two of them ever hold it together.\n\
              - CPU and memory are those of all processes of the server, as the system counts them. Requests are those that the \
              clients sent.\n\
@@ -226,10 +228,7 @@ impl Report {
                 median(|sample| sample.client_busy),
             )?;
         }
-        page.push_str(
-            "\nMost to least: the locks of the luckiest client for each of the unluckiest; - if some got none. Starved: the clients \
-             that got none while another got two or more.\n\n",
-        );
+        page.push('\n');
         Ok(())
     }
 
@@ -238,7 +237,7 @@ impl Report {
         write!(
             page,
             "## A holder is killed\n\n\
-             The process of the holder is killed while a client waits. Leases and session time-outs are {lease} s here, the least \
+             The process of the holder is killed while a client waits. Leases and session timeouts are {lease} s here, the least \
              that ZooKeeper allows; those that people set are longer. A lease has run for 0.2 s or more by then.\n\n\
              | | ended by | until the next holder, ms: median (least to most) |\n| --- | --- | --- |\n",
         )?;
