@@ -3,6 +3,7 @@
 
 - A file of src or crates has at most 450 lines, tests inside included.
 - A line of code has at most 120 characters. So has a line of a code block in Markdown.
+- A cell of a table in Markdown has at most 200 characters, without the targets of its links.
 
 Two kinds of lines may be longer, because they cannot be cut. Outside of src and crates a string may
 be, such as the reply that a test expects. In Markdown a command of the server may be, because redis-cli takes it on
@@ -20,6 +21,7 @@ FILE_LINES_MAX = 450
 # The code that a server loads.
 LOADED = ("src/", "crates/")
 LINE_MAX = 120
+CELL_MAX = 200
 
 CODE = {".rs", ".py", ".sh", ".mjs"}
 CODE_BY_NAME = {"Makefile", ".ci/run"}
@@ -28,6 +30,8 @@ TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/|(?:b|c)?r(#*)".*?"\1|(?:b|c)?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]{1,8}?|[^'\\\n])'""", re.S
 )
 FENCE = re.compile(r"^\s*(?:>\s*)?(`{3,}|~{3,})")
+# [text](target)
+LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")
 # LOCK.ACQUIRE key owner; > EVAL "..." 1 key; alice> GET text
 COMMAND = re.compile(r"^(?:\w*> )?[A-Z][A-Z.]+ ")
 
@@ -49,6 +53,11 @@ def lines_to_check(name, text):
     if not name.endswith(".md"):
         yield from enumerate(text.splitlines(), 1)
         return
+    yield from ((number, line) for number, line, is_code in blocks(text) if is_code and not COMMAND.match(line))
+
+
+def blocks(text):
+    """The lines of Markdown with their numbers, and whether they stand in a block of code."""
     fence = None
     for number, line in enumerate(text.splitlines(), 1):
         mark = FENCE.match(line)
@@ -56,8 +65,8 @@ def lines_to_check(name, text):
             fence = mark[1]
         elif fence is not None and mark and mark[1].startswith(fence):
             fence = None
-        elif fence is not None and not COMMAND.match(line):
-            yield number, line
+        else:
+            yield number, line, fence is not None
 
 
 def too_long(name, text):
@@ -68,6 +77,12 @@ def too_long(name, text):
     for number, line in lines_to_check(name, text):
         if len(line) > LINE_MAX:
             yield f"{name}:{number}: {len(line)} characters, of at most {LINE_MAX}"
+    if name.endswith(".md"):
+        for number, line, is_code in blocks(text):
+            cells = line.strip("| ").split(" | ") if line.startswith("|") and not is_code else []
+            for length in (len(LINK.sub(r"\1", cell)) for cell in cells):
+                if length > CELL_MAX:
+                    yield f"{name}:{number}: a cell of {length} characters, of at most {CELL_MAX}"
 
 
 def main():

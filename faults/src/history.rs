@@ -62,7 +62,7 @@ pub enum Freed {
     NotHeld,
 }
 
-/// A request with a time-out, and with an answer: a grant, or null.
+/// A request with a timeout, and with an answer: a grant, or null.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stay {
     /// What was waited for.
@@ -116,7 +116,7 @@ pub struct Sighting {
     pub told: Moment,
 }
 
-/// Whether a waiter was answered null before its time-out, in milliseconds. Servers that count whole ones may be that
+/// Whether a waiter was answered null before its timeout, in milliseconds. Servers that count whole ones may be that
 /// much off.
 pub fn is_early(asked: Moment, told: Moment, ms: u64) -> bool {
     told.after_ms(1) < asked.after_ms(ms)

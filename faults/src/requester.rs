@@ -21,7 +21,7 @@ pub struct Requester<'c> {
     pub place: Place,
     /// Requests that had no answer in time, though their connection was open.
     pub forgotten: Vec<String>,
-    /// Requests that were answered null before their time-out.
+    /// Requests that were answered null before their timeout.
     pub too_early: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl<'c> Requester<'c> {
         if matches!(also, Told::Fence(_)) { also } else { first }
     }
 
-    /// Begins to wait, and gives the connection up after a while: a read time-out. It may have been granted before.
+    /// Begins to wait, and gives the connection up after a while: a read timeout. It may have been granted before.
     pub fn ask_impatiently(&mut self, block_ms: u64, patience: Duration) -> Told {
         let request = self.with_block(block_ms);
         let (asked, answer, told) = self.line.caller.ask_within(&request, patience);

@@ -39,7 +39,7 @@ pub struct Saw {
     pub answers: BTreeMap<String, u64>,
     /// Requests that had no answer in time, though their connection was open.
     pub forgotten: Vec<String>,
-    /// Requests that were answered null before their time-out.
+    /// Requests that were answered null before their timeout.
     pub too_early: Vec<String>,
 }
 

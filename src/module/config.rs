@@ -188,8 +188,7 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "ms",
         reason: "how far the fence clock jumps at a promotion, at a start, and where slots come at once: wall clocks \
-                 may differ by that without a fence going back, or by half of it where clients use MINFENCE. Half of \
-                 it is also how far ahead of the wall clock MINFENCE may ask",
+                 may differ by that. MINFENCE may ask for half of it ahead of the wall clock",
         get: || limit(|limits| limits.promotion_skew.0 as i64),
         set: |value| set_limit(|limits| limits.promotion_skew = Millis(value as u64)),
     },

@@ -1,4 +1,4 @@
-"""Waiting with QUEUE through redis-py with its defaults: a read time-out of 5 s, its own resending, one pool for all.
+"""Waiting with QUEUE through redis-py with its defaults: a read timeout of 5 s, its own resending, one pool for all.
 
 python places.py PORT BLOCK: talks to the server on 127.0.0.1:PORT. BLOCK is in milliseconds. Prints how many checks
 passed, and ends at the first that fails. Never starts a server, never touches a key but places:py:BLOCK.
@@ -77,7 +77,7 @@ def line(client, judge, key, block):
             check("connections closed", judge.client_kill_filter(_type="normal", skipme=True), lambda n: n >= WAITERS)
             wait_for("all to ask again", lambda: all(waiter.asked >= 3 for waiter in line[:WAITERS]))
         else:
-            # The read time-out ends first: redis-py closes the connection and sends the request again.
+            # The read timeout ends first: redis-py closes the connection and sends the request again.
             def resent():
                 return all(w[b"client"] not in (None, before[w[b"owner"]]) for w in waiters())
 

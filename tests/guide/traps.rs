@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use testbed::{Client, Server, WaiterInfo, say_not_run, wait_for};
 
-/// For so long a request must have waited to show that no time-out of its client ends it: 5 s and 0.5 s are usual.
+/// For so long a request must have waited to show that no timeout of its client ends it: 5 s and 0.5 s are usual.
 const OUTLASTS_MS: i64 = 6000;
 
 /// For so long the request must have waited when another command counts as held up behind it.
@@ -114,7 +114,7 @@ impl Stage {
     }
 }
 
-/// What comes of a request that takes longer than any time-out.
+/// What comes of a request that takes longer than any timeout.
 fn wait(library: Library, may_wait: bool) -> &'static str {
     let mut stage = Stage::new(library, "wait");
     let first = stage.waits();
@@ -171,7 +171,7 @@ fn command(library: Library, folder: &Path) -> Command {
         Library::RedisRb => script("ruby".as_ref(), "traps.rb", "redis-rb"),
         Library::Phpredis | Library::Predis => {
             let mut command = Command::new("php");
-            // The page says that this setting is the time-out of both, and how long it is.
+            // The page says that this setting is the timeout of both, and how long it is.
             command.args(["-d", "default_socket_timeout=2"]).arg(file("traps.php"));
             command.arg(if library == Library::Phpredis { "phpredis" } else { "predis" });
             command

@@ -52,7 +52,7 @@ in_each_language! {
             a_cycle_of_nested_locks_is_a_deadlock,
             a_lock_within_another_has_its_owner;
         waiting:
-            a_wait_outlasts_the_clients_time_out_in_its_place,
+            a_wait_outlasts_the_clients_timeout_in_its_place,
             a_wait_that_is_over_leaves_no_place,
             a_wait_of_zero_tries_once,
             a_wait_outlives_its_connection,

@@ -516,7 +516,7 @@ fn two_holders_of_which_either_may_let_a_share_in_are_no_deadlock() {
     world.shares(b'i', b'k', (2, 1));
     world.holds(b'a', Write, b"j");
     world.waits(b'h', Write, b"j");
-    // Also where both wait for it: the search is not exact there, and the time-out of one of them ends it.
+    // Also where both wait for it: the search is not exact there, and the timeout of one of them ends it.
     world.waits_to_share(b'a', b'k', (2, 1));
     world.release(b'i', b"k");
     assert_eq!(world.at(b'k'), at(b"ah", b""));

@@ -218,9 +218,9 @@ fn options() -> Command {
         .arg(option("seconds", "1.5").value_parser(value_parser!(f64)).help("Of each slice"))
         .arg(option("rounds", "3").value_parser(value_parser!(usize)).help("Slices of each"))
         .arg(
-            option("lease", "4").value_parser(value_parser!(u64)).help(
-                "Where a holder is killed: its lease or session time-out, in seconds. ZooKeeper takes at least 4",
-            ),
+            option("lease", "4")
+                .value_parser(value_parser!(u64))
+                .help("Where a holder is killed: its lease or session timeout, in seconds. ZooKeeper takes at least 4"),
         )
         .arg(option("out", "docs").value_parser(value_parser!(PathBuf)).help("The folder of comparison.md, .svg"))
         .arg(Arg::new("json").long("json").value_parser(value_parser!(PathBuf)).help("A file for all numbers"))

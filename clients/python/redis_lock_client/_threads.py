@@ -28,7 +28,7 @@ def run(steps: Coroutine[Any, Any, T]) -> T:
 
 
 class TimedSocket:
-    """A socket with a deadline for all that is read and written. redis-py's time-outs begin anew with each byte."""
+    """A socket with a deadline for all that is read and written. redis-py's timeouts begin anew with each byte."""
 
     def __init__(self, plain: socket.socket, until: float) -> None:
         self.plain, self.until = plain, until

@@ -478,7 +478,7 @@ class Server(abc.ABC):
 
     @property
     def patience(self) -> float:
-        """How long the server may take to answer, beyond BLOCK: half the client's own read time-out, if it has one."""
+        """How long the server may take to answer, beyond BLOCK: half the client's own read timeout, if it has one."""
         timeout = self.source.connection_kwargs.get("socket_timeout")
         return ANSWER if timeout is None else min(ANSWER, timeout / 2)
 

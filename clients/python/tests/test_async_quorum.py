@@ -53,7 +53,7 @@ class AsyncQuorumLockTest(Nodes, unittest.IsolatedAsyncioTestCase):
         self.assertFalse(await lock.check())
         self.assertFalse(lock.lost)
 
-    async def test_nodes_that_are_down_or_hang_cost_no_time_out(self):
+    async def test_nodes_that_are_down_or_hang_cost_no_timeout(self):
         wire = self.wire(0)
         wire.open.clear()
         lock = self.lock(self.clients_of([wire.port, *PORTS[1:4], closed_port()]), lease=1200.0)

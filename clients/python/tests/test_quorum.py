@@ -205,7 +205,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
                 self.lock(lease=1.0, wait=0).acquire()
             wait_for(self.is_free)
 
-    def test_nodes_that_are_down_or_hang_cost_no_time_out(self):
+    def test_nodes_that_are_down_or_hang_cost_no_timeout(self):
         wire = self.wire(0)
         wire.open.clear()
         nodes = self.clients_of([wire.port, *PORTS[1:4], closed_port()])

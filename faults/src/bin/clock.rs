@@ -1,5 +1,5 @@
 //! The wall clock of a server steps by an hour or a day, forwards or back, while clients lock and wait. Leases,
-//! time-outs and the order of service go on as if nothing had happened, and fences rise. The same holds on a replica
+//! timeouts and the order of service go on as if nothing had happened, and fences rise. The same holds on a replica
 //! that takes over, though its own wall clock steps as well.
 //!
 //! Before the first step, the run measures how late undisturbed leases end: the promise is ten milliseconds.
@@ -153,7 +153,7 @@ impl Scene<'_> {
 
         self.expect("the end of a lease", after_lease, lease_ends, true);
         self.expect("the end of a session's grace", after_grace, grace_ends, true);
-        self.expect("a time-out", null, time_out, false);
+        self.expect("a timeout", null, time_out, false);
         self.served_in_order(&line, in_line);
         self.promote(round, &long, long_ends);
     }

@@ -403,9 +403,9 @@ impl Scene<'_> {
         let (asked, answer, told) = asking.join().expect("does not panic");
         let due = asked.after_ms(BRIEF_MS);
         let stalled = self.witness.stalled_us(due, told);
-        self.report.add("time-outs", 1);
+        self.report.add("timeouts", 1);
         if answer != Answer::Null || told < due || told.0 > due.after_ms(LATE_MS).0 + stalled {
-            self.report.violation(format!("{:?}: a time-out: {answer:?} at {told:?}, due {due:?}", self.state));
+            self.report.violation(format!("{:?}: a timeout: {answer:?} at {told:?}, due {due:?}", self.state));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Waits: in their place, over the client's own time-out, over lost connections, and no longer than was asked for.
+//! Waits: in their place, over the client's own timeout, over lost connections, and no longer than was asked for.
 
 use crate::stage::{Play, Stage, await_waiters, count, holders};
 use serde_json::json;
@@ -9,7 +9,7 @@ use testbed::{Client, Server, Signal, wait_for};
 const SLACK: Duration = Duration::from_secs(4);
 
 /// redis-py gives up a read after 5 s. The place must be kept over that, and nobody may pass.
-pub(crate) fn a_wait_outlasts_the_clients_time_out_in_its_place(play: Play) {
+pub(crate) fn a_wait_outlasts_the_clients_timeout_in_its_place(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, server, .. } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();

@@ -1,4 +1,4 @@
-//! Clients as they come wait with QUEUE: their time-outs, their resending, one connection for all, cancelled tasks.
+//! Clients as they come wait with QUEUE: their timeouts, their resending, one connection for all, cancelled tasks.
 //!
 //! A script plays a line of waiters on a server of the test's own. It checks the order of fences, and LOCK.INFO for
 //! each holder. Then this file reads the server's counters: each owner was granted the lock once, and nothing is left.
@@ -52,7 +52,7 @@ fn redis_py_keeps_its_places_when_its_connections_break() {
 }
 
 #[test]
-fn redis_py_keeps_its_places_when_block_is_longer_than_its_time_out() {
+fn redis_py_keeps_its_places_when_block_is_longer_than_its_timeout() {
     // After 5 s redis-py closes the connection and sends the request again. The server may meet the new request first.
     let server = patient_server();
     run_script(&server, &python(), "places.py", &["7000"]);
@@ -93,7 +93,7 @@ fn ioredis_waits_beside_plain_commands_on_one_connection() {
 struct Waiter {
     /// As [`redis::Client::get_multiplexed_async_connection`] makes it: it gives up on a reply after 500 ms.
     conn: MultiplexedConnection,
-    /// Without a time-out, to look at the lock.
+    /// Without a timeout, to look at the lock.
     judge: MultiplexedConnection,
     key: &'static str,
     owner: String,

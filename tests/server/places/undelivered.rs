@@ -112,7 +112,7 @@ fn of_a_grant_that_was_not_told_what_its_owner_held_before_stays_as_it_was() {
 
 #[test]
 fn an_owner_that_asks_again_in_the_turn_of_its_grant_has_it_confirmed() {
-    // The request that took longer than the client's time-out, and the one that is sent again, meet in one turn.
+    // The request that took longer than the client's timeout, and the one that is sent again, meet in one turn.
     let server = Server::new();
     let mut scene = Scene::new(&server);
     scene.row("LOCK.ACQUIRE k a", "#1");

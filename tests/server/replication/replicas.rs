@@ -485,7 +485,7 @@ fn wait_confirms_a_grant_on_its_own_connection_and_outside_of_multi_alone() {
     assert!(waiter.read().int() > 0);
     waiter.send_line("WAIT 1 1");
     assert_eq!(waiter.read().int(), 0);
-    // In MULTI the time-out of zero would be for ever.
+    // In MULTI the timeout of zero would be for ever.
     conn.ok(&["MULTI"]);
     for queued in [&["LOCK.ACQUIRE", "in-multi", "a"][..], &["WAIT", "1", "0"]] {
         assert_eq!(conn.get::<String>(queued), "QUEUED");

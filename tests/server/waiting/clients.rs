@@ -14,7 +14,7 @@ fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
         let server = Server::new();
         let mut conn = server.connect();
         conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
-        // All have to stand behind the writer before its time-out, also on a busy machine.
+        // All have to stand behind the writer before its timeout, also on a busy machine.
         let block = if how == "time" { 5_000 } else { 0 };
         let mut writer = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w BLOCK {block}"));
         let mut readers: Vec<Connection> =
@@ -186,7 +186,7 @@ fn a_server_that_waits_for_its_replicas_before_it_ends_grants_nothing() {
     primary.signal(Signal::TERM);
     wait_for("it to wait for its replica", || primary.log().contains("before shutting down"));
     drop(writer);
-    assert_eq!(short.read(), Reply::Null, "time-outs are answered");
+    assert_eq!(short.read(), Reply::Null, "timeouts are answered");
     assert_eq!(reader.read(), Reply::Closed);
     assert_eq!(next.read(), Reply::Closed);
     replica.signal(Signal::CONT);

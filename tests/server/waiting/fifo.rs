@@ -271,7 +271,7 @@ fn a_waiter_is_answered_in_the_protocol_that_it_speaks() {
 
 #[test]
 fn a_wait_with_a_limit_ends_with_null_when_its_time_is_up() {
-    // Too early, and the client gives up what it was about to get; too late or never, and its own time-outs end the
+    // Too early, and the client gives up what it was about to get; too late or never, and its own timeouts end the
     // wait.
     let server = Server::new();
     let mut conn = server.connect();

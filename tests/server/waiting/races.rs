@@ -94,12 +94,12 @@ races! {
     a_grant_that_comes_after_client_unblock_error_goes_to_the_next:
         ENDLESS, WAYS, [ERROR, RELEASE] => UNBLOCKED, PassedBy;
 
-    // The server asks for the reply to a time-out of a client that was served. Null would lose the lock, and a second
+    // The server asks for the reply to a timeout of a client that was served. Null would lose the lock, and a second
     // reply would come for the grant.
     a_grant_that_meets_client_unblock_timeout_is_delivered:
         ENDLESS, WAYS, [RELEASE, TIMEOUT] => FENCE, Kept;
 
-    // A client whose reply was the time-out would be served.
+    // A client whose reply was the timeout would be served.
     a_grant_that_comes_after_client_unblock_timeout_goes_to_the_next:
         ENDLESS, WAYS, [TIMEOUT, RELEASE] => "nil", PassedBy;
 
@@ -129,7 +129,7 @@ races! {
     a_grant_that_meets_a_time_limit_is_answered_once:
         LIMITED, [Way::Connections], [RELEASE, PASS] => "nil", PassedBy;
 
-    // The server's own time-out, were it used, would end the wait without a reply on 7.0, and end the server on 7.2.
+    // The server's own timeout, were it used, would end the wait without a reply on 7.0, and end the server on 7.2.
     a_grant_whose_time_limit_ends_before_it_is_delivered_is_delivered:
         LIMITED, WAYS, [RELEASE, SLEEP] => FENCE, Kept;
 

@@ -143,8 +143,8 @@ fn nothing_is_granted_during(server: &Server, hold_back: &HoldBack<'_>) {
     assert_eq!(crowd.readers[4].only_reply(), Reply::Null);
     assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &crowd.readers[3].id().to_string(), "ERROR"]), Some(1));
     assert_eq!(crowd.readers[3].only_reply(), Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"));
-    // The time-out of one has passed, and the lease of `k` and the time to live of `volatile` with it.
-    assert_eq!(short.read(), Reply::Null, "time-outs are answered");
+    // The timeout of one has passed, and the lease of `k` and the time to live of `volatile` with it.
+    assert_eq!(short.read(), Reply::Null, "timeouts are answered");
     wait_for("the lease to be over", || holders(&mut conn, "k").is_empty());
     wait_for("those who went to be out of line", || waiters(&mut conn) == 8);
     let_it_tick(&mut conn);

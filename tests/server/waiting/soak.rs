@@ -509,7 +509,7 @@ fn disturb(server: &Server, seen: &[Seen], seed: u64, over: &AtomicBool) -> Hist
         }
         let (what, command) = match dice.between(0, 99) {
             0..=9 => ("killed", format!("CLIENT KILL ID {id}")),
-            10..=49 => ("unblocked by time-out", format!("CLIENT UNBLOCK {id} TIMEOUT")),
+            10..=49 => ("unblocked by timeout", format!("CLIENT UNBLOCK {id} TIMEOUT")),
             50..=89 => ("unblocked by error", format!("CLIENT UNBLOCK {id} ERROR")),
             _ => {
                 // Either way, there is no holder any more.

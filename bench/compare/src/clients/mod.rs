@@ -51,7 +51,7 @@ pub(crate) struct Target {
     pub(crate) port: u16,
     /// Each measurement has a lock of its own: what the one before left behind is of no effect.
     pub(crate) lock: u64,
-    /// Where there are leases or session time-outs.
+    /// Where there are leases or session timeouts.
     pub(crate) lease: Duration,
 }
 

@@ -12,7 +12,7 @@ fn calls(server: &Server, command: &str) -> u64 {
 }
 
 #[test]
-fn one_of_five_that_hangs_costs_no_time_out_and_no_more_requests() {
+fn one_of_five_that_hangs_costs_no_timeout_and_no_more_requests() {
     let servers = Servers::start(5);
     let quorum = servers.quorum();
     // The first is the one that has the line. That it does not answer is found out once.

@@ -3,7 +3,7 @@
 //! the middle of a request or a reply. From the replies, the run checks that some order of events explains everything:
 //! at every moment there is one writer, or only readers and shares within the limit of each request at its grant.
 //! RETRY and QUEUE count once. Fences rise, and every acknowledged release has freed its lock. No waiter is forgotten:
-//! none is answered null before its time-out, and none waits while its lock cannot be held.
+//! none is answered null before its timeout, and none waits while its lock cannot be held.
 //!
 //! Some ask with QUEUE: they lose their connection, come back over another one, over two at once, too late or never.
 //! Requests are granted in the order in which they were first asked for, however many shares each of them takes. What

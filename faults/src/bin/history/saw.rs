@@ -24,7 +24,7 @@ pub struct Saw {
     pub counts: BTreeMap<String, u64>,
     /// Requests that had no answer in time.
     pub forgotten: Vec<String>,
-    /// Requests that were answered null before their time-out.
+    /// Requests that were answered null before their timeout.
     pub too_early: Vec<String>,
     /// Waits that were answered.
     pub stays: Vec<Stay>,

@@ -64,7 +64,7 @@ class Lock:
         if not blocking and timeout is not None:
             raise TimeoutNotUsable
         try:
-            # 0 is no time-out there.
+            # 0 is no timeout there.
             acquired = self.lock.acquire(blocking=blocking, blocking_timeout=float(timeout or 0) or None)
         except helper.LockError as error:
             raise AlreadyAcquired from error

@@ -138,7 +138,7 @@ impl World {
                 grants = grants.saturating_sub(self.naive.grants_of(waiter));
                 served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
             }
-            // The time-out may also have been reported after the release, when it freed a place for others.
+            // The timeout may also have been reported after the release, when it freed a place for others.
             let is_late = matches!(
                 answer,
                 request::WaitEnd::TimedOut | request::WaitEnd::Detached(_) | request::WaitEnd::InGrace { .. }
