@@ -15,6 +15,7 @@ final class Alarm {
         thread = new ScheduledThreadPoolExecutor(1, Threads.daemons("redislock"));
         thread.setRemoveOnCancelPolicy(true);
         thread.setExecuteExistingDelayedTasksAfterShutdownPolicy(false);
+        thread.prestartCoreThread();
     }
 
     /** Runs it later. After the end it never does. */
