@@ -36,6 +36,7 @@ pub(crate) struct Owners {
     way: Way,
     requests: Vec<Requests>,
     subscribe: Vec<Vec<u8>>,
+    confirmed: usize,
     hold: Duration,
     /// The requests under way on each connection, in order.
     sent: Vec<VecDeque<Sent>>,
@@ -60,7 +61,7 @@ impl Owners {
     pub(crate) fn new(way: Way, requests: Vec<Requests>, subscribe: Vec<Vec<u8>>, hold: Duration) -> Owners {
         let count = requests.len();
         let (sent, states) = (vec![VecDeque::new(); 2 * count], vec![State::Waits; count]);
-        Owners { way, requests, subscribe, hold, sent, states, tally: Tally::new(count) }
+        Owners { way, requests, subscribe, confirmed: 0, hold, sent, states, tally: Tally::new(count) }
     }
 
     /// The connection for an owner's requests. Process n has connections 2n, for these, and 2n + 1, for messages.
@@ -85,6 +86,13 @@ impl Owners {
     fn take(&mut self, owner: usize, lines: &mut Lines) {
         self.states[owner] = State::Asks { told: false };
         self.send(Sent::Take(owner), lines);
+    }
+
+    fn take_all(&mut self, lines: &mut Lines) {
+        for owner in 0..self.requests.len() {
+            self.tally.asks(owner, Instant::now());
+            self.take(owner, lines);
+        }
     }
 
     /// A message names an owner. Redis 7.0 may send it before the reply of a request.
@@ -117,15 +125,20 @@ impl Workload for Owners {
         for process in 0..self.subscribe.len() {
             lines.send(2 * process + 1, &self.subscribe[process]);
         }
-        for owner in 0..self.requests.len() {
-            self.tally.asks(owner, Instant::now());
-            self.take(owner, lines);
+        if self.subscribe.is_empty() {
+            self.take_all(lines);
         }
     }
 
     fn reply(&mut self, conn: usize, reply: &Reply<'_>, now: Instant, lines: &mut Lines) {
         if let Reply::Array(kind, name) = reply {
-            if *kind == b"message" {
+            if *kind == b"subscribe" {
+                self.confirmed += 1;
+                // A message to a channel that is not subscribed yet is lost.
+                if self.confirmed == self.subscribe.len() {
+                    self.take_all(lines);
+                }
+            } else if *kind == b"message" {
                 let number = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix("client-")?.parse().ok());
                 self.told(number.expect("the name of an owner"), lines);
             }
