@@ -45,7 +45,12 @@ impl World {
                 let mut queue = self.primary.manager.queue(Db(db), name(keys[0]), Timestamp(0));
                 let is_it = |waiting: &Waiting<'_>| {
                     let waiter = waiting.waiter;
-                    waiter.owner.as_bytes() == [owner] && waiter.is_place() && waiter.operation.kind() == ask.kind()
+                    // A request for other keys renews nothing.
+                    let is_named = |wanted: &[u8]| keys.iter().any(|key| name(*key) == wanted);
+                    let same_keys =
+                        waiter.keys.len() == keys.len() && waiter.keys.iter().all(|wanted| is_named(&wanted.name));
+                    let same_kind = waiter.is_place() && waiter.operation.kind() == ask.kind();
+                    waiter.owner.as_bytes() == [owner] && same_keys && same_kind
                 };
                 // A client may wait for it already, by a request without QUEUE.
                 let renewed = queue.find(is_it).map(|waiting| (waiting.id, !waiting.waiter.is_detached()));
