@@ -22,19 +22,11 @@ const CPU_GOAL: f64 = 1.7;
 const RATE_GOALS: [f64; 2] = [0.5, 0.75];
 const POLLED_GOAL: f64 = 100.0;
 
-/// How the owners reach the server.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Way {
-    /// Each has a connection, and waits there.
-    Block,
-    /// Those of a process share a connection for requests and one for messages.
-    Notify { processes: usize },
-}
-
-/// Owners that ask, hold for a time, release and ask again.
+/// Owners that ask, hold for a time, release and ask again. Those of a process share a connection for requests and one
+/// for messages. Without a process each has a connection, and waits there.
 pub(crate) struct Owners {
-    way: Way,
     requests: Vec<Requests>,
+    /// One for each process.
     subscribe: Vec<Vec<u8>>,
     confirmed: usize,
     hold: Duration,
@@ -58,17 +50,17 @@ enum State {
 }
 
 impl Owners {
-    pub(crate) fn new(way: Way, requests: Vec<Requests>, subscribe: Vec<Vec<u8>>, hold: Duration) -> Owners {
+    pub(crate) fn new(requests: Vec<Requests>, subscribe: Vec<Vec<u8>>, hold: Duration) -> Owners {
         let count = requests.len();
         let (sent, states) = (vec![VecDeque::new(); 2 * count], vec![State::Waits; count]);
-        Owners { way, requests, subscribe, confirmed: 0, hold, sent, states, tally: Tally::new(count) }
+        Owners { requests, subscribe, confirmed: 0, hold, sent, states, tally: Tally::new(count) }
     }
 
     /// The connection for an owner's requests. Process n has connections 2n, for these, and 2n + 1, for messages.
     fn conn_of(&self, owner: usize) -> usize {
-        match self.way {
-            Way::Block => owner,
-            Way::Notify { processes } => 2 * (owner % processes),
+        match self.subscribe.len() {
+            0 => owner,
+            processes => 2 * (owner % processes),
         }
     }
 
@@ -176,9 +168,9 @@ pub(crate) fn table(server: &mut Bench, rounds: usize, time: Duration) -> Value 
         let (mut block, mut polled) = (Vec::new(), Vec::new());
         let mut told: Vec<Vec<Sample>> = PROCESSES.iter().map(|_| Vec::new()).collect();
         for _ in 0..rounds {
-            block.push(of(server, Way::Block, hold, time));
+            block.push(of(server, 0, hold, time));
             for (&processes, told) in PROCESSES.iter().zip(&mut told) {
-                told.push(of(server, Way::Notify { processes }, hold, time));
+                told.push(of(server, processes, hold, time));
             }
             if hold.is_zero() {
                 let ring = Ring::new(polled_places(OWNERS), Then::AskAgain, Some(Duration::from_millis(100)));
@@ -214,13 +206,11 @@ pub(crate) fn table(server: &mut Bench, rounds: usize, time: Duration) -> Value 
     json!({ "rounds": rounds, "rows": found })
 }
 
-fn of(server: &mut Bench, way: Way, hold: Duration, time: Duration) -> Sample {
-    let (channels, conns) = match way {
-        Way::Block => (0, OWNERS),
-        Way::Notify { processes } => (processes, 2 * processes),
-    };
-    let (requests, subscribe) = notified(OWNERS, channels);
-    let sample = measure(server, Owners::new(way, requests, subscribe, hold), conns, time);
+/// Measures owners of so many processes; of none, those that block.
+fn of(server: &mut Bench, processes: usize, hold: Duration, time: Duration) -> Sample {
+    let conns = if processes == 0 { OWNERS } else { 2 * processes };
+    let (requests, subscribe) = notified(OWNERS, processes);
+    let sample = measure(server, Owners::new(requests, subscribe, hold), conns, time);
     await_no_places(server);
     sample
 }
