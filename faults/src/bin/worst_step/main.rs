@@ -21,7 +21,7 @@ use testbed::{Client, Server, Setup};
 
 /// What 10,000 pairs take where the bounds hold as they stand.
 const PAIRS_US: u64 = 22_000;
-/// A row is not above its bound by fewer samples.
+/// A run of fewer rounds is a short one.
 const SAMPLES_MIN: usize = 5;
 /// In a short run a row is above its bound only if each of so many samples is.
 const SAMPLES_SHORT: usize = 10;
@@ -86,10 +86,8 @@ impl Column {
             let judged = |full: u64| if scene.bound.is_beyond() { full.saturating_sub(empty) } else { full };
             let mut samples = Samples::of(scene, &setup, true);
             let mut full = samples.median(rounds as usize);
-            for least in 1..=if is_short { SAMPLES_SHORT } else { SAMPLES_MIN } {
-                if judged(full) > bound {
-                    full = if is_short { samples.least(least) } else { samples.median(least) };
-                }
+            while is_short && judged(full) > bound && samples.found.len() < SAMPLES_SHORT {
+                full = samples.least(samples.found.len() + 1);
             }
             // Rows near their bound want a whole run on a machine with nothing else to do.
             let most = if is_short { 2 * bound } else { bound };
