@@ -5,6 +5,7 @@ use crate::exit::{self, say, say_of};
 use crate::nodes::{Node, fail, named};
 use crate::token::Token;
 use redis_lock_client::redis::{Cmd, cmd, from_redis_value};
+use std::panic::resume_unwind;
 use std::thread;
 
 /// Renews the lock of a token, and gives the exit code.
@@ -50,7 +51,7 @@ fn ask(servers: &Servers, token: &Token, request: &Cmd, is_held: impl Fn(u64) ->
     let reply = |node: &Node| node.ask_about(token.key.as_bytes(), request);
     let replies: Vec<_> = thread::scope(|scope| {
         let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(move || reply(node))).collect();
-        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
     let needed = nodes.len() / 2 + 1;
     let (mut held, mut lost, mut failures) = (0, 0, Vec::new());
