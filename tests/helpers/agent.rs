@@ -8,6 +8,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,8 +18,14 @@ use testbed::{PATIENCE, Signal};
 /// A running agent. Dropping it ends the process at once.
 pub(crate) struct Agent {
     child: Child,
-    requests: ChildStdin,
-    next: u64,
+    requests: Requests,
+}
+
+/// The requests to an agent, which several threads may send.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    input: Arc<Mutex<ChildStdin>>,
+    next: Arc<AtomicU64>,
     answers: Arc<Mutex<HashMap<u64, Sender<Answer>>>>,
 }
 
@@ -44,7 +51,7 @@ impl Agent {
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child =
             spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: run the tests with make test-clients"));
-        let requests = child.stdin.take().unwrap();
+        let input = Arc::new(Mutex::new(child.stdin.take().unwrap()));
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.next().and_then(Result::ok).unwrap_or_default();
         assert!(ready.contains("ready"), "the agent said {ready:?}: {command:?}");
@@ -61,18 +68,17 @@ impl Agent {
             // The scenarios that still wait learn that the agent has ended.
             waiting.lock().unwrap().clear();
         });
-        Agent { child, requests, next: 1, answers }
+        Agent { child, requests: Requests { input, next: Arc::default(), answers } }
+    }
+
+    /// The requests, for other threads.
+    pub(crate) fn requests(&self) -> Requests {
+        self.requests.clone()
     }
 
     /// Sends a request: a JSON object with `do`, and what that needs.
-    pub(crate) fn send(&mut self, mut request: Value) -> Pending {
-        let id = self.next;
-        self.next += 1;
-        request["id"] = json!(id);
-        let (sender, answer) = channel();
-        self.answers.lock().unwrap().insert(id, sender);
-        writeln!(self.requests, "{request}").expect("the agent runs");
-        Pending { id, what: request.to_string(), answer, received: OnceCell::new() }
+    pub(crate) fn send(&mut self, request: Value) -> Pending {
+        self.requests.send(request)
     }
 
     /// Sends a request, and waits for its answer.
@@ -156,6 +162,17 @@ impl Agent {
     }
 }
 
+impl Requests {
+    pub(crate) fn send(&self, mut request: Value) -> Pending {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        request["id"] = json!(id);
+        let (sender, answer) = channel();
+        self.answers.lock().unwrap().insert(id, sender);
+        writeln!(self.input.lock().unwrap(), "{request}").expect("the agent runs");
+        Pending { id, what: request.to_string(), answer, received: OnceCell::new() }
+    }
+}
+
 impl Drop for Agent {
     fn drop(&mut self) {
         self.child.kill().unwrap();
@@ -182,6 +199,11 @@ impl Pending {
     /// The answer.
     pub(crate) fn value(&self) -> Value {
         self.answer().value.clone()
+    }
+
+    /// The answer, however late it comes; None if the agent ends before.
+    pub(crate) fn value_or_end(self) -> Option<Value> {
+        self.answer.recv().ok().map(|answer| answer.value)
     }
 
     /// The first fence of an acquisition that must succeed.

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod agent;
+mod fake;
 mod language;
 mod own;
 mod packages;
@@ -15,23 +16,25 @@ mod scenarios;
 mod stage;
 mod times;
 
-/// A module for each language, with a test for each scenario.
+/// A module for each language, with a test for each scenario; and one for each server in memory, with those that need no
+/// wire.
 macro_rules! in_each_language {
-    ($($language:ident = $variant:ident),+; $scenarios:tt) => {
+    ($($language:ident = $variant:ident),+; in memory: $($fake:ident = $of:ident),*; $wired:tt $wireless:tt) => {
         $(mod $language {
-            use crate::language::Language;
-            use crate::scenarios;
-            use crate::stage::Play;
-            const LANGUAGE: Language = Language::$variant;
-            in_each_language!(@tests $language $scenarios);
+            in_each_language!(@tests $language $variant scenario $wired);
+            in_each_language!(@tests $language $variant scenario $wireless);
         })+
+        $(mod $fake {
+            in_each_language!(@tests $fake $of in_memory $wireless);
+        })*
     };
-    (@tests $language:ident { $($file:ident: $($name:ident),+;)+ }) => {
+    (@tests $module:ident $language:ident $play:ident { $($file:ident: $($name:ident),+;)+ }) => {
         $($(
             #[test]
             fn $name() {
-                let name = concat!(stringify!($language), "::", stringify!($name));
-                Play::scenario(LANGUAGE, name, scenarios::$file::$name);
+                let name = concat!(stringify!($module), "::", stringify!($name));
+                let scenario = crate::scenarios::$file::$name;
+                crate::stage::Play::$play(crate::language::Language::$language, name, scenario);
             }
         )+)+
     };
@@ -40,21 +43,9 @@ macro_rules! in_each_language {
 in_each_language! {
     python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis,
     go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, lettuce = Lettuce, jedis = Jedis;
+    in memory: ;
     {
-        taking:
-            a_lock_is_taken_and_given_back,
-            what_was_asked_for_is_what_the_server_has,
-            a_guard_of_a_shared_lock_is_refused_and_the_lock_stays,
-            several_keys_are_one_lock,
-            a_key_twice_under_one_owner_is_refused,
-            two_tasks_of_one_process_do_not_share,
-            a_semaphore_of_3_with_10_tasks_is_never_above_3,
-            a_cycle_of_nested_locks_is_a_deadlock,
-            a_lock_within_another_has_its_owner;
         waiting:
-            a_wait_outlasts_the_clients_timeout_in_its_place,
-            a_wait_that_is_over_leaves_no_place,
-            a_wait_of_zero_tries_once,
             a_wait_outlives_its_connection,
             an_early_null_is_no_reason_to_ask_at_once,
             a_grace_is_waited_for,
@@ -71,18 +62,11 @@ in_each_language! {
             five_hundred_waits_have_two_connections,
             a_wait_by_notify_goes_with_a_slot_that_moves;
         cancelling:
-            a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out,
-            a_request_that_is_cancelled_at_once_locks_nobody_out,
-            a_wait_that_is_cancelled_while_the_server_hangs_locks_nobody_out,
-            a_release_that_is_cancelled_still_gives_back;
+            a_wait_that_is_cancelled_while_the_server_hangs_locks_nobody_out;
         losing:
-            a_lock_is_renewed_over_ten_leases,
             a_process_that_sleeps_beyond_its_lease_is_told_once,
             a_lock_is_lost_when_its_time_is_over_and_no_later_if_the_server_is_dead,
             a_lock_that_a_server_forgot_is_lost_at_the_next_renewal,
-            a_break_is_told_within_a_renewal,
-            a_key_that_is_overwritten_is_a_loss,
-            a_release_of_a_lost_lock_says_so,
             a_network_that_hangs_for_less_than_the_lease_loses_nothing,
             a_release_whose_reply_is_cut_off_is_no_loss;
         moving:
@@ -93,5 +77,30 @@ in_each_language! {
         leaving_nothing:
             a_thousand_locks_leave_no_connection_and_no_task,
             waits_leave_no_connection_and_no_task;
+    }
+    {
+        taking:
+            a_lock_is_taken_and_given_back,
+            what_was_asked_for_is_what_the_server_has,
+            a_guard_of_a_shared_lock_is_refused_and_the_lock_stays,
+            several_keys_are_one_lock,
+            a_key_twice_under_one_owner_is_refused,
+            two_tasks_of_one_process_do_not_share,
+            a_semaphore_of_3_with_10_tasks_is_never_above_3,
+            a_cycle_of_nested_locks_is_a_deadlock,
+            a_lock_within_another_has_its_owner;
+        waiting:
+            a_wait_outlasts_the_clients_timeout_in_its_place,
+            a_wait_that_is_over_leaves_no_place,
+            a_wait_of_zero_tries_once;
+        cancelling:
+            a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out,
+            a_request_that_is_cancelled_at_once_locks_nobody_out,
+            a_release_that_is_cancelled_still_gives_back;
+        losing:
+            a_lock_is_renewed_over_ten_leases,
+            a_break_is_told_within_a_renewal,
+            a_key_that_is_overwritten_is_a_loss,
+            a_release_of_a_lost_lock_says_so;
     }
 }

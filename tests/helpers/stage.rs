@@ -1,6 +1,7 @@
 //! Where a scenario is played: a server, a wire to it, an agent, and a client of the test's own.
 
 use crate::agent::Agent;
+use crate::fake;
 use crate::language::Language;
 use testbed::{Client, Proxy, Server, Setup, say_not_run, wait_for};
 
@@ -10,15 +11,38 @@ pub(crate) const NO_BLOCKING: &str = "blocking=0";
 /// A scenario that is to be played.
 pub(crate) struct Play {
     pub(crate) language: Language,
+    /// On the server in memory of this language, in place of a real one.
+    in_memory: bool,
 }
 
 impl Play {
     /// Plays a scenario with the agent of a language. Counts it as not run where the machine lacks the language.
     pub(crate) fn scenario(language: Language, name: &str, scenario: fn(Play)) {
-        match language.lacks() {
+        Play { language, in_memory: false }.run(name, scenario);
+    }
+
+    /// The same on the language's server in memory.
+    pub(crate) fn in_memory(language: Language, name: &str, scenario: fn(Play)) {
+        Play { language, in_memory: true }.run(name, scenario);
+    }
+
+    fn run(self, name: &str, scenario: fn(Play)) {
+        match self.language.lacks() {
             Some(what) => say_not_run(name, &what),
-            None => scenario(Play { language }),
+            None => scenario(self),
         }
+    }
+
+    /// For a scenario that needs no wire: with a server as it comes, or with one in memory.
+    pub(crate) fn pair(self) -> Pair {
+        if self.in_memory {
+            let agent = Agent::start(self.language.agent(), "fake:", &[]);
+            let port = fake::serve(agent.requests());
+            return Pair { agent, conn: connect(port), port, _server: None };
+        }
+        let server = Server::new();
+        let port = server.port();
+        Pair { agent: self.agent(port, false), conn: server.connect(), port, _server: Some(server) }
     }
 
     /// With a server as it comes.
@@ -59,6 +83,20 @@ pub(crate) struct Stage {
     pub(crate) conn: Client,
     pub(crate) proxy: Proxy,
     pub(crate) server: Server,
+}
+
+/// What a scenario without a wire needs.
+pub(crate) struct Pair {
+    pub(crate) agent: Agent,
+    pub(crate) conn: Client,
+    pub(crate) port: u16,
+    _server: Option<Server>,
+}
+
+/// Connects one more client of the test's own to the server of a pair.
+pub(crate) fn connect(port: u16) -> Client {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+    Client(client.get_connection().unwrap())
 }
 
 /// The names of the holders of a key.

@@ -1,6 +1,6 @@
 //! Applications that change their minds: nobody may be locked out by what they asked for before.
 
-use crate::stage::{Play, Stage, await_waiters};
+use crate::stage::{Pair, Play, Stage, await_waiters, connect};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Signal, wait_for};
@@ -21,9 +21,9 @@ fn nobody_is_locked_out(conn: &mut Client, key: &str, round: u32) {
 
 /// One hundred times. Either it was cancelled and has nothing, or it was granted before and can release.
 pub(crate) fn a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, server, .. } = &mut stage;
-    let mut probe = server.connect();
+    let mut pair = play.pair();
+    let Pair { agent, conn, port, .. } = &mut pair;
+    let mut probe = connect(*port);
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     let (mut cancelled, mut granted) = (0, 0);
     for round in 0..100 {
@@ -56,9 +56,9 @@ pub(crate) fn a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out(play
 
 /// The request may be anywhere: unsent, on its way, waiting.
 pub(crate) fn a_request_that_is_cancelled_at_once_locks_nobody_out(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, server, .. } = &mut stage;
-    let mut probe = server.connect();
+    let mut pair = play.pair();
+    let Pair { agent, conn, port, .. } = &mut pair;
+    let mut probe = connect(*port);
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     for round in 0..60 {
         let held = round % 3 != 0;
@@ -107,9 +107,9 @@ pub(crate) fn a_wait_that_is_cancelled_while_the_server_hangs_locks_nobody_out(p
 
 /// The release is sent all the same.
 pub(crate) fn a_release_that_is_cancelled_still_gives_back(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, server, .. } = &mut stage;
-    let mut probe = server.connect();
+    let mut pair = play.pair();
+    let Pair { agent, port, .. } = &mut pair;
+    let mut probe = connect(*port);
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     for round in 0..50 {
         agent.acquired("a");

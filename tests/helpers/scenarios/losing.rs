@@ -1,7 +1,7 @@
 //! Leases that go on, and locks that are lost: the application is told once, in time, and never extends again.
 
 use crate::agent::Agent;
-use crate::stage::{Play, Stage, count, holders};
+use crate::stage::{Pair, Play, Stage, count, holders};
 use serde_json::json;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ const SLACK: Duration = Duration::from_secs(2);
 
 /// Held at each moment, by the same hold.
 pub(crate) fn a_lock_is_renewed_over_ten_leases(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("a", json!({"keys": ["k"], "lease": 1.5}));
     let fence = agent.acquired("a");
     let end = Instant::now() + Duration::from_secs(15);
@@ -92,8 +92,8 @@ pub(crate) fn a_lock_that_a_server_forgot_is_lost_at_the_next_renewal(play: Play
 
 /// An operator took it away.
 pub(crate) fn a_break_is_told_within_a_renewal(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("a", json!({"keys": ["k"], "lease": 6.0}));
     agent.acquired("a");
     let lost = agent.await_lost("a");
@@ -109,8 +109,8 @@ pub(crate) fn a_break_is_told_within_a_renewal(play: Play) {
 
 /// Something else lies on the key: whatever the server says of it, the lock is gone.
 pub(crate) fn a_key_that_is_overwritten_is_a_loss(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("a", json!({"keys": ["k"], "lease": 9.0}));
     agent.acquired("a");
     agent.open("several", json!({"keys": ["k1", "k2", "k3"], "lease": 9.0}));
@@ -129,8 +129,8 @@ pub(crate) fn a_key_that_is_overwritten_is_a_loss(play: Play) {
 
 /// The application learns at the end at the latest that it worked without the lock.
 pub(crate) fn a_release_of_a_lost_lock_says_so(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("a", json!({"keys": ["k"]}));
     agent.acquired("a");
     conn.int(&["LOCK.BREAK", "k"]);

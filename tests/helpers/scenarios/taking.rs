@@ -1,14 +1,14 @@
 //! Locks that are taken, used and given back.
 
-use crate::stage::{Play, Stage, await_waiters, holders};
+use crate::stage::{Pair, Play, await_waiters, holders};
 use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// A lock is the owner's while it is held, and nobody's after that.
 pub(crate) fn a_lock_is_taken_and_given_back(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("a", json!({"keys": ["k"]}));
     let fence = agent.acquired("a");
     let owner = agent.owner("a");
@@ -31,8 +31,8 @@ pub(crate) fn a_lock_is_taken_and_given_back(play: Play) {
 
 /// No option is lost on the way to the server.
 pub(crate) fn what_was_asked_for_is_what_the_server_has(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("shared", json!({"keys": ["k"], "shared": true, "lease": 20.5, "note": "a note, with blanks"}));
     agent.acquired("shared");
     let holder = conn.lock_info("k").unwrap().holders.remove(0);
@@ -69,8 +69,8 @@ pub(crate) fn what_was_asked_for_is_what_the_server_has(play: Play) {
 
 /// The server guards the writes of writers alone. A refusal is no loss.
 pub(crate) fn a_guard_of_a_shared_lock_is_refused_and_the_lock_stays(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     for (name, options) in
         [("shared", json!({"keys": ["k"], "shared": true})), ("one of three", json!({"keys": ["s"], "limit": 3}))]
     {
@@ -87,8 +87,8 @@ pub(crate) fn a_guard_of_a_shared_lock_is_refused_and_the_lock_stays(play: Play)
 
 /// All or none, under one owner, and each key has a fence.
 pub(crate) fn several_keys_are_one_lock(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("both", json!({"keys": ["k1", "k2"], "wait": null, "lease": 1.0}));
     let fence = conn.int(&["LOCK.ACQUIRE", "k2", "other"]).unwrap();
     let asked = agent.acquire("both");
@@ -112,8 +112,8 @@ pub(crate) fn several_keys_are_one_lock(play: Play) {
 
 /// Otherwise the inner one would release the outer one's lock.
 pub(crate) fn a_key_twice_under_one_owner_is_refused(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("outer", json!({"keys": ["k"]}));
     let fence = agent.acquired("outer");
     agent.open("inner", json!({"keys": ["k"], "within": "outer"}));
@@ -132,8 +132,8 @@ pub(crate) fn a_key_twice_under_one_owner_is_refused(play: Play) {
 
 /// An owner is an acquisition, and not a process.
 pub(crate) fn two_tasks_of_one_process_do_not_share(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("a", json!({"keys": ["k"]}));
     agent.open("b", json!({"keys": ["k"], "wait": 0}));
     agent.open("c", json!({"keys": ["k"]}));
@@ -149,8 +149,8 @@ pub(crate) fn two_tasks_of_one_process_do_not_share(play: Play) {
 
 /// Each of ten tasks gets its turn several times, and no more than three have one at a time.
 pub(crate) fn a_semaphore_of_3_with_10_tasks_is_never_above_3(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     let names: Vec<String> = (0..10).map(|number| format!("task {number}")).collect();
     let mut asked = HashMap::new();
     for name in &names {
@@ -185,8 +185,8 @@ pub(crate) fn a_semaphore_of_3_with_10_tasks_is_never_above_3(play: Play) {
 
 /// Two tasks that nest two locks in opposite orders are told at once, and not when a lease ends.
 pub(crate) fn a_cycle_of_nested_locks_is_a_deadlock(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     for (lock, key) in [("a", "k1"), ("b", "k2")] {
         agent.open(lock, json!({"keys": [key]}));
         agent.acquired(lock);
@@ -205,8 +205,8 @@ pub(crate) fn a_cycle_of_nested_locks_is_a_deadlock(play: Play) {
 
 /// So the server sees cycles.
 pub(crate) fn a_lock_within_another_has_its_owner(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     agent.open("outer", json!({"keys": ["k1"]}));
     agent.open("inner", json!({"keys": ["k2"], "within": "outer"}));
     agent.acquired("outer");

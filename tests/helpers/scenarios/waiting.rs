@@ -1,6 +1,6 @@
 //! Waits: in their place, over the client's own timeout, over lost connections, and no longer than was asked for.
 
-use crate::stage::{Play, Stage, await_waiters, count, holders};
+use crate::stage::{Pair, Play, Stage, await_waiters, connect, count, holders};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, wait_for};
@@ -10,13 +10,13 @@ const SLACK: Duration = Duration::from_secs(4);
 
 /// redis-py gives up a read after 5 s. The place must be kept over that, and nobody may pass.
 pub(crate) fn a_wait_outlasts_the_clients_timeout_in_its_place(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, server, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, port, .. } = &mut pair;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
     await_waiters(conn, "k", 1);
-    let _late = late_comer(server, conn);
+    let _late = late_comer(connect(*port), conn);
     // The user's client is free meanwhile.
     agent.ask(json!({"do": "ping"}));
     assert!(asked.within(Duration::from_millis(6_500)).is_none());
@@ -31,8 +31,8 @@ pub(crate) fn a_wait_outlasts_the_clients_timeout_in_its_place(play: Play) {
 
 /// The wait is over in time, and the next release serves somebody else.
 pub(crate) fn a_wait_that_is_over_leaves_no_place(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 0.7}));
     let began = Instant::now();
@@ -49,14 +49,14 @@ pub(crate) fn a_wait_that_is_over_leaves_no_place(play: Play) {
 
 /// Neither BLOCK nor QUEUE: one request, and no place.
 pub(crate) fn a_wait_of_zero_tries_once(play: Play) {
-    let mut stage = play.stage();
-    let Stage { agent, conn, .. } = &mut stage;
+    let mut pair = play.pair();
+    let Pair { agent, conn, .. } = &mut pair;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 0}));
     let before = calls(conn);
     assert!(agent.acquire("a").value()["fences"].is_null());
     assert_eq!(calls(conn) - before, 1);
-    assert_eq!(conn.info_number("lock", "lock_queued"), 0);
+    assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
 }
 
 /// A place is the owner's and not the connection's.
@@ -67,7 +67,7 @@ pub(crate) fn a_wait_outlives_its_connection(play: Play) {
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
     await_waiters(conn, "k", 1);
-    let _late = late_comer(server, conn);
+    let _late = late_comer(server.connect(), conn);
     for _ in 0..3 {
         proxy.cut_all();
         // It is there again, in front.
@@ -165,8 +165,7 @@ pub(crate) fn a_server_that_hangs_does_not_prolong_a_wait(play: Play) {
 }
 
 /// Another client, which waits behind the helper and must not be served before it.
-fn late_comer(server: &Server, conn: &mut Client) -> Client {
-    let mut late = server.connect();
+fn late_comer(mut late: Client, conn: &mut Client) -> Client {
     late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
     await_waiters(conn, "k", 2);
     late
