@@ -16,10 +16,10 @@ mod scenarios;
 mod stage;
 mod times;
 
-/// A module for each language, with a test for each scenario; and one for each server in memory, with those that need no
-/// wire.
+/// A module for each language, with a test for each scenario. The servers in memory have those that need no wire.
 macro_rules! in_each_language {
-    ($($language:ident = $variant:ident),+; in memory: $($fake:ident = $of:ident),*; $wired:tt $wireless:tt) => {
+    ($($language:ident = $variant:ident),+; in memory: $($fake:ident = $of:ident),*; $wired:tt $wireless:tt)
+    => {
         $(mod $language {
             in_each_language!(@tests $language $variant scenario $wired);
             in_each_language!(@tests $language $variant scenario $wireless);
