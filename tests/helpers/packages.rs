@@ -6,7 +6,7 @@ use crate::stage::Play;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testbed::{Server, wait_for};
+use testbed::{Server, file_from, wait_for};
 
 /// What a program that was given a package did: it took the lock `report`, printed the fence, and gave the lock back.
 fn took_a_lock(server: &Server, printed: &str) {
@@ -25,6 +25,10 @@ fn the_wheel_of_python_is_built_installed_and_used() {
     passes(Command::new(python()).args(pip).args(["wheel", "--no-deps", "--wheel-dir"]).args([&wheels, &from]));
     let site = place.path().join("site");
     let wheel = only_file(&wheels);
+    // PyPI refuses a page that it cannot show.
+    let mut twine = Command::new(python());
+    twine.args(["-m", "twine", "check", "--strict"]).arg(&wheel);
+    passes(twine.env("PYTHONPATH", file_from("REDIS_LOCK_TWINE", "target/twine")));
     // The client library stands where make put it.
     passes(Command::new(python()).args(pip).args(["install", "--no-deps", "--target"]).args([&site, &wheel]));
 
