@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Signal};
+use testbed::{PATIENCE, Signal, wait_for};
 
 /// A running agent. Dropping it ends the process at once.
 pub(crate) struct Agent {
@@ -89,6 +90,18 @@ impl Agent {
     /// Sends the process a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         testbed::signal(&self.child, signal);
+    }
+
+    /// Stops all threads of the process, and waits until they are.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let threads = format!("/proc/{}/task", self.child.id());
+        wait_for("the process to stop", || {
+            fs::read_dir(&threads).unwrap().all(|thread| {
+                let stat = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('T'))
+            })
+        });
     }
 
     /// Names a lock of the agent. `options` has the keys, and what the helper is given.

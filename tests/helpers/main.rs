@@ -59,6 +59,7 @@ in_each_language! {
             messages_that_are_forged_or_doubled_take_no_lock,
             without_the_right_to_publish_or_subscribe_a_wait_asks_by_itself,
             waits_by_notify_outlive_their_connections,
+            a_process_that_is_told_and_killed_costs_others_a_short_time,
             five_hundred_waits_have_two_connections,
             a_wait_by_notify_goes_with_a_slot_that_moves;
         cancelling:

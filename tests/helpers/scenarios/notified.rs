@@ -1,7 +1,7 @@
 //! Waits by NOTIFY: in an agent in which no wait blocks, so that all of them share a subscription.
 
 use crate::agent::{Agent, Pending};
-use crate::stage::{NO_BLOCKING, Play, Stage, await_waiters, count};
+use crate::stage::{NO_BLOCKING, Play, Stage, await_waiters, count, holders};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Cluster, wait_for, wait_so_long};
@@ -201,6 +201,23 @@ pub(crate) fn waits_by_notify_outlive_their_connections(play: Play) {
         agent.released(name);
     }
     assert!(conn.lock_info("k").is_none());
+}
+
+/// It stands still when its turn comes, and then it is killed: what it was offered ends soon after its connection.
+pub(crate) fn a_process_that_is_told_and_killed_costs_others_a_short_time(play: Play) {
+    let Stage { mut agent, mut conn, server, proxy: _proxy } = subscribed(play);
+    let conn = &mut conn;
+    agent.open("a", json!({"keys": ["k"]}));
+    let _asked = waits_for_held(&mut agent, conn, "a", "k");
+    let mut next = server.connect();
+    next.send(&["LOCK.ACQUIRE", "k", "next", "PX", "60000", "BLOCK", "0"]);
+    await_waiters(conn, "k", 2);
+    let before = notified(conn);
+    agent.stop();
+    conn.int(&["LOCK.RELEASE", "k", "first"]);
+    assert_eq!((notified(conn) - before, holders(conn, "k").contains(&"next".to_owned())), (1, false));
+    drop(agent);
+    wait_so_long(BEFORE_ITS_END, "the next owner", || holders(conn, "k") == ["next"]);
 }
 
 /// One subscription, one connection for requests, and the client's own.
