@@ -6,7 +6,6 @@
 use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Signal, wait_for};
+use testbed::{PATIENCE, Signal, stands_still, wait_for};
 
 /// A running agent. Dropping it ends the process at once.
 pub(crate) struct Agent {
@@ -92,16 +91,10 @@ impl Agent {
         testbed::signal(&self.child, signal);
     }
 
-    /// Stops all threads of the process, and waits until they are.
+    /// Stops the process, and waits until it stands still.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        let threads = format!("/proc/{}/task", self.child.id());
-        wait_for("the process to stop", || {
-            fs::read_dir(&threads).unwrap().all(|thread| {
-                let stat = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
-                stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('T'))
-            })
-        });
+        wait_for("the agent to stand still", || stands_still(self.child.id()));
     }
 
     /// Names a lock of the agent. `options` has the keys, and what the helper is given.
@@ -176,6 +169,7 @@ impl Agent {
 }
 
 impl Requests {
+    /// Sends a request, as [`Agent::send`] does.
     pub(crate) fn send(&self, mut request: Value) -> Pending {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         request["id"] = json!(id);

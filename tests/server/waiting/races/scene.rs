@@ -4,7 +4,7 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::state::let_it_tick;
 use std::time::{Duration, Instant};
-use testbed::{Client, Server, Signal, wait_for};
+use testbed::{Client, Server, Signal, stands_still, wait_for};
 
 /// The reply to a client whose wait CLIENT UNBLOCK ends with an error.
 pub(super) const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
@@ -207,18 +207,15 @@ pub(super) fn while_stopped(server: &Server, work: impl FnOnce()) {
     let mut sleeper = Connection::resp2(server);
     loop {
         sleeper.send_line("DEBUG SLEEP 0.2");
-        let state = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", server.pid())).unwrap();
         let is_asleep = || {
-            let syscall = state("syscall");
+            let syscall = std::fs::read_to_string(format!("/proc/{}/syscall", server.pid())).unwrap();
             let number = syscall.split(' ').next().and_then(|number| number.parse().ok());
             number.is_some_and(|number| [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].contains(&number))
         };
         let deadline = Instant::now() + Duration::from_millis(100);
         while !is_asleep() && Instant::now() < deadline {}
         server.signal(Signal::STOP);
-        wait_for("the server to stand still", || {
-            state("stat").rsplit(')').next().unwrap().trim_start().starts_with('T')
-        });
+        wait_for("the server to stand still", || stands_still(server.pid()));
         if sleeper.is_waiting() {
             break;
         }

@@ -67,6 +67,15 @@ pub fn signal(process: &Child, signal: Signal) {
     kill_process(Pid::from_child(process), signal).unwrap();
 }
 
+/// True if a signal has stopped each thread of a process. It goes on for a moment after the signal.
+pub fn stands_still(pid: u32) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|thread| {
+        // A thread that ends meanwhile has no state.
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    })
+}
+
 /// Waits until a process that this one has started ends by itself; false if that takes too long, or if it failed.
 pub fn ends_within(process: &mut Child, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
