@@ -56,7 +56,7 @@ pub(crate) fn a_wait_of_zero_tries_once(play: Play) {
     let before = calls(conn);
     assert!(agent.acquire("a").value()["fences"].is_null());
     assert_eq!(calls(conn) - before, 1);
-    assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
+    assert_eq!(conn.info_number("lock", "lock_queued"), 0);
 }
 
 /// A place is the owner's and not the connection's.
