@@ -33,7 +33,8 @@ fn answer(stream: TcpStream, requests: &Requests) {
         let reply = match words[0].as_str() {
             "CLIENT" | "HELLO" => json!("OK"),
             _ => match requests.send(json!({"do": "server", "command": words})).value_or_end() {
-                Some(answer) => answer["reply"].clone(),
+                // Without the field the agent has no such server, which must not look like null.
+                Some(answer) => answer.get("reply").unwrap_or_else(|| panic!("{answer}")).clone(),
                 None => return,
             },
         };
@@ -54,6 +55,7 @@ fn encoded(reply: &Json) -> Vec<u8> {
             bytes
         }
         Json::Object(error) => format!("-{}\r\n", error["error"].as_str().unwrap()).into_bytes(),
-        Json::Null | Json::Bool(_) => b"$-1\r\n".to_vec(),
+        Json::Null => b"$-1\r\n".to_vec(),
+        Json::Bool(_) => panic!("no reply of RESP2: {reply}"),
     }
 }
