@@ -12,4 +12,4 @@ files=(clients/python clients/bench cli/compare cli/tests/program tests/helpers/
 "$python" -m ruff format --quiet --check --config clients/python/pyproject.toml "${files[@]}"
 "$python" -m ruff check --quiet clients/python
 "$python" -m ruff check --quiet --config clients/python/pyproject.toml --ignore T201,PLR2004,D102,D103,N802 examples
-"$python" -m mypy --strict --no-error-summary clients/python/redis_lock_client
+"$python" -m mypy --config-file clients/python/pyproject.toml --no-error-summary clients/python/redis_lock_client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import threading
@@ -57,14 +58,22 @@ class Deadlock(LockError):
     """Waiting would deadlock: a cycle of owners that wait for each other. The text names the cycle."""
 
 
-if hasattr(time, "CLOCK_BOOTTIME"):
+# A clock that goes on while the machine is suspended, where there is one.
+_clock = (
+    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+_skipped = 0.0
 
-    def now() -> float:
-        """Seconds on a clock that goes on while the machine is suspended."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-else:
-    now = time.monotonic
+def now() -> float:
+    """Seconds on the clock by which locks are valid."""
+    return _clock() + _skipped
+
+
+def skip(seconds: float) -> None:
+    """Sets the clock ahead: for tests."""
+    global _skipped  # noqa: PLW0603
+    _skipped += seconds
 
 
 def again(error: BaseException) -> bool:

@@ -144,6 +144,10 @@ class TaskServer(Server):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
+    def soon(self, call: Callable[[], Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(call)
+
     def is_dead(self) -> bool:
         return self.loop.is_closed()
 

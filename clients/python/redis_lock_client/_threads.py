@@ -119,6 +119,9 @@ class ThreadServer(Server):
         _renewers.add(thread)
         thread.start()
 
+    def soon(self, call: Callable[[], Any]) -> None:
+        call()
+
     def abandon(self) -> None:
         self.close_all()
 

@@ -214,6 +214,17 @@ class Server(abc.ABC):
             self.awake_at = when
             self.bell.set()
 
+    @abc.abstractmethod
+    def soon(self, call: Callable[[], Any]) -> None:
+        """Calls it where the server is at home. Any thread may ask for it."""
+
+    def hurry(self) -> None:
+        """Lets the renewer see to all that is planned now, be it due or not."""
+        with mutex:
+            for duty in {entry[2] for entry in self.agenda if entry[2].ticket == entry[1]}:
+                duty.due = min(duty.due, now())
+                self.plan(duty)
+
     # --- the agenda ---
 
     def plan(self, duty: Duty) -> None:

@@ -210,6 +210,14 @@ def judge(suite, outcomes):
     return wrong
 
 
+def fixtures(server):
+    """Lets pytest use the helper's own fixtures, and returns what is wrong."""
+    environment = os.environ | {"PYTHONPATH": str(HELPER), "REDIS_LOCK_SERVER": server, "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "redis_lock_client.testing.pytest_plugin"]
+    done = subprocess.run([*words, HERE / "fixtures.py"], env=environment, text=True, capture_output=True)
+    return [] if done.returncode == 0 and "2 passed" in done.stdout else [f"the fixtures: {done.stdout}{done.stderr}"]
+
+
 class Server:
     """A server with the module on a free port."""
 
@@ -268,6 +276,8 @@ def main():
                 outcomes |= run(suite, port, server, again)
             wrong += judge(suite, outcomes)
             passed += sum(outcome == "passed" for outcome in outcomes.values())
+    if not sys.argv[1:]:
+        wrong += fixtures(server)
     for line in wrong:
         print(line)
     print(f"{passed} passed, {len(wrong)} failed")
