@@ -1,7 +1,8 @@
 """Uses the blocking helper as it is told by lines of JSON: see clients/scenarios.md.
 
-python.py URL [--cluster] [blocking=N], where N waits may block. Each request runs in a thread of its own; those with
-"main" run in the main thread, where a signal's handler can raise an exception in them, as Ctrl-C does.
+python.py URL [--cluster] [blocking=N], where N waits may block. With the URL `fake:` it has a server in memory.
+Each request runs in a thread of its own; those with "main" run in the main thread, where a signal's handler can raise
+an exception in them, as Ctrl-C does.
 """
 
 import contextlib
@@ -17,7 +18,10 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients/python"))
 from redis_lock_client import Deadlock, Lock, LockError, LockLost
+from redis_lock_client.testing import FakeServer
 
+# Of the client that hands on what the test says: replies as the server gives them, whenever that is.
+RAW = {"decode_responses": True, "protocol": 2, "socket_timeout": None}
 OPTIONS = ("lease", "wait", "shared", "limit", "take", "note")
 
 
@@ -30,7 +34,11 @@ class Agent:
         cluster = "--cluster" in words
         self.options = {"max_blocking": int(word[9:]) for word in words if word.startswith("blocking=")}
         self.told = []
-        self.client = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
+        if url == "fake:":
+            fake = FakeServer()
+            self.client, self.server_client = fake.client(), fake.client(**RAW)
+        else:
+            self.client = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
         self.locks = {}
         self.signals = {}
         self.main = queue.SimpleQueue()
@@ -159,6 +167,14 @@ class Agent:
 
     def close(self, request):
         self.client.close()
+
+    def server(self, request):
+        """What the server in memory says to a command."""
+        self.server_client.response_callbacks.clear()
+        try:
+            return {"reply": self.server_client.execute_command(*request["command"])}
+        except redis.ResponseError as error:
+            return {"reply": {"error": str(error)}}
 
     def ping(self, request):
         self.client.ping()

@@ -1,6 +1,7 @@
 """Uses the asyncio helper as it is told by lines of JSON: see clients/scenarios.md.
 
-python_asyncio.py URL [--cluster] [blocking=N], where N waits may block. Each request runs in a task of its own.
+python_asyncio.py URL [--cluster] [blocking=N], where N waits may block. With the URL `fake:` it has a server in memory.
+Each request runs in a task of its own.
 """
 
 import asyncio
@@ -12,7 +13,10 @@ import redis.asyncio as redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients/python"))
 from redis_lock_client import AsyncLock, Deadlock, LockError, LockLost
+from redis_lock_client.testing import FakeServer
 
+# Of the client that hands on what the test says: replies as the server gives them, whenever that is.
+RAW = {"decode_responses": True, "protocol": 2, "socket_timeout": None}
 OPTIONS = ("lease", "wait", "shared", "limit", "take", "note")
 
 
@@ -21,7 +25,11 @@ class Agent:
         cluster = "--cluster" in words
         self.options = {"max_blocking": int(word[9:]) for word in words if word.startswith("blocking=")}
         self.told = []
-        self.client = (redis.RedisCluster if cluster else redis.Redis).from_url(url)
+        if url == "fake:":
+            fake = FakeServer()
+            self.client, self.server_client = fake.async_client(), fake.async_client(**RAW)
+        else:
+            self.client = (redis.RedisCluster if cluster else redis.Redis).from_url(url)
         self.locks = {}
         self.running = {}
 
@@ -103,6 +111,14 @@ class Agent:
 
     async def close(self, request):
         await self.client.aclose()
+
+    async def server(self, request):
+        """What the server in memory says to a command."""
+        self.server_client.response_callbacks.clear()
+        try:
+            return {"reply": await self.server_client.execute_command(*request["command"])}
+        except redis.ResponseError as error:
+            return {"reply": {"error": str(error)}}
 
     async def ping(self, request):
         await self.client.ping()
