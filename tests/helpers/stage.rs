@@ -22,7 +22,6 @@ impl Play {
     }
 
     /// The same on the language's server in memory.
-    #[allow(dead_code, reason = "each language is listed once its agent has such a server")]
     pub(crate) fn in_memory(language: Language, name: &str, scenario: fn(Play)) {
         Play { language, in_memory: true }.run(name, scenario);
     }

@@ -37,6 +37,7 @@ class Agent:
         if url == "fake:":
             fake = FakeServer()
             self.client, self.server_client = fake.client(), fake.client(**RAW)
+            self.server_client.response_callbacks.clear()
         else:
             self.client = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
         self.locks = {}
@@ -170,7 +171,6 @@ class Agent:
 
     def server(self, request):
         """What the server in memory says to a command."""
-        self.server_client.response_callbacks.clear()
         try:
             return {"reply": self.server_client.execute_command(*request["command"])}
         except redis.ResponseError as error:

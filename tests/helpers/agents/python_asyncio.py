@@ -28,6 +28,7 @@ class Agent:
         if url == "fake:":
             fake = FakeServer()
             self.client, self.server_client = fake.async_client(), fake.async_client(**RAW)
+            self.server_client.response_callbacks.clear()
         else:
             self.client = (redis.RedisCluster if cluster else redis.Redis).from_url(url)
         self.locks = {}
@@ -114,7 +115,6 @@ class Agent:
 
     async def server(self, request):
         """What the server in memory says to a command."""
-        self.server_client.response_callbacks.clear()
         try:
             return {"reply": await self.server_client.execute_command(*request["command"])}
         except redis.ResponseError as error:

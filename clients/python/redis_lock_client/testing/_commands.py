@@ -250,11 +250,9 @@ class Commands:
         return len(listeners)
 
     def info(self, _: Session, words: list[bytes]) -> Any:  # noqa: ARG002
-        waits = self.locks.places
         rows = {"redis_version": VERSION, "redis_mode": "standalone", "role": "master"}
         rows |= {f"cmdstat_{name}": f"calls={count}" for name, count in self.calls.items()}
-        parked = sum(place.parked for place in waits)
-        rows |= {"lock_queued": str(len(waits)), "lock_parked": str(parked)}
+        rows |= {"lock_queued": str(self.locks.queued)}
         rows |= {"lock_notified": str(self.locks.notified), "lock_grace_left_ms": "0"}
         return "".join(f"{name}:{value}\r\n" for name, value in rows.items()).encode()
 

@@ -101,8 +101,8 @@ class Locks:
         self.fence = 0
         self.holds: dict[bytes, dict[bytes, Hold]] = {}  # by key and owner
         self.places: list[Place] = []  # in the order in which they came
-        self.offers = itertools.count()
         self.notified = 0
+        self.queued = 0
 
     # --- what the commands do ---
 
@@ -122,6 +122,7 @@ class Locks:
         if place is None:
             place = Place(ask)
             self.places.append(place)
+            self.queued += 1
         place.renew(ask)
         if ask.block is None:
             return None
