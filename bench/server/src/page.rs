@@ -319,18 +319,19 @@ fn cell(bound: &Bound, file: &Value) -> Option<String> {
     })
 }
 
-/// All that may stand between two marks, by their name.
+/// All that may stand between two marks, by their name. Instructions hardly differ between machines: the newest will do.
 pub fn blocks(machines: &[Machine]) -> BTreeMap<&'static str, String> {
-    let each = |table: &dyn Fn(&Machine) -> String| {
+    let newest = |table: &dyn Fn(&Machine) -> String, most: usize| {
         let tables = machines.iter().map(|machine| (machine.name(), table(machine)));
-        let tables = tables.filter(|(_, table)| !table.is_empty());
+        let tables = tables.filter(|(_, table)| !table.is_empty()).take(most);
         tables.map(|(name, table)| format!("{name}:\n\n{table}")).collect::<Vec<_>>().join("\n")
     };
+    let each = |table: &dyn Fn(&Machine) -> String| newest(table, usize::MAX);
     BTreeMap::from([
         ("where we are", each(&Machine::bounds)),
-        ("instructions", each(&Machine::instructions)),
+        ("instructions", newest(&Machine::instructions, 1)),
         ("hand-offs", each(&Machine::handoffs)),
-        ("profile of a hand-off", each(&Machine::profile)),
+        ("profile of a hand-off", newest(&Machine::profile, 1)),
     ])
 }
 
