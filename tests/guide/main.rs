@@ -74,7 +74,7 @@ fn every_client_of_the_page_is_tested_or_said_not_to_be() {
     for section in page::sections() {
         let tested = TESTED.iter().any(|library| library.heading() == section.heading);
         assert_eq!(!tested, section.text.contains("\n**Not run.**"), "{}", section.heading);
-        assert!(section.blocks().next().is_some(), "{} has no example", section.heading);
+        assert!(!tested || section.blocks().next().is_some(), "{} has no example", section.heading);
     }
     for library in TESTED {
         assert!(page::row(library.row()).is_some(), "no row for {}", library.row());

@@ -111,7 +111,9 @@ impl Report {
         self.write_head(&mut page)?;
         self.write_promises(&mut page)?;
         self.write_uncontended(&mut page)?;
-        for scene in self.scenes.iter().filter(|scene| scene.clients > 1) {
+        let crowds = || self.scenes.iter().map(|scene| scene.clients).filter(|clients| *clients > 1);
+        let ends = [crowds().min(), crowds().max()];
+        for scene in self.scenes.iter().filter(|scene| ends.contains(&Some(scene.clients))) {
             self.write_scene(&mut page, scene)?;
         }
         self.write_deaths(&mut page)?;

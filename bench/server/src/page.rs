@@ -319,7 +319,8 @@ fn cell(bound: &Bound, file: &Value) -> Option<String> {
     })
 }
 
-/// All that may stand between two marks, by their name. Instructions hardly differ between machines: the newest will do.
+/// All that may stand between two marks, by their name. Instructions are those of the newest machine: others hardly
+/// differ.
 pub fn blocks(machines: &[Machine]) -> BTreeMap<&'static str, String> {
     let newest = |table: &dyn Fn(&Machine) -> String, most: usize| {
         let tables = machines.iter().map(|machine| (machine.name(), table(machine)));
