@@ -2,6 +2,7 @@
 //
 //   site.mjs FOLDER navigation   the parts stand in their order, and lead to their pages
 //   site.mjs FOLDER search       the search finds the page about fences; it finds the guide first by what people type
+//   site.mjs FOLDER tabs         a block in several languages shows one, and all pages the one that was chosen
 //   site.mjs FOLDER phone        no page is wider than a phone
 //   site.mjs FOLDER dark         dark where the reader's system is, with a switch; accessible in both
 //   site.mjs FOLDER picture FILE PAGE WIDTH SCHEME
@@ -92,6 +93,33 @@ const search = async (open, url) => {
   await page.getByRole('heading', { level: 1, name: 'Fencing' }).waitFor();
 };
 
+const tabs = async (open, url) => {
+  const page = await open();
+  const shown = async (article) =>
+    article.locator('[role=tabpanel]:visible').evaluateAll((nodes) => nodes.map((node) => node.className.split(' ')[0]));
+  await page.goto(`${url}docs/guide/first-lock.html`);
+  const article = page.locator('article');
+  assert.deepEqual(await shown(article), ['highlight-python']);
+  await article.getByRole('tab', { name: 'Java', exact: true }).click();
+  assert.deepEqual(await shown(article), ['highlight-java']);
+  // Other pages begin with what was chosen here; the keyboard goes on from there.
+  await page.goto(`${url}docs/guide/waiting.html`);
+  assert.deepEqual(await shown(article), ['highlight-java']);
+  await article.getByRole('tab', { name: 'Java', exact: true }).press('ArrowRight');
+  assert.deepEqual(await shown(article), ['highlight-go']);
+  await article.getByRole('tab', { name: 'Go', exact: true }).press('ArrowRight');
+  await article.getByRole('tab', { name: 'Rust', exact: true }).press('ArrowRight');
+  assert.deepEqual(await shown(article), ['highlight-python'], 'the first one follows the last');
+  await isAccessible(page);
+  // Without scripts nothing is hidden.
+  const plain = await open({ javaScriptEnabled: false });
+  await plain.goto(`${url}docs/guide/first-lock.html`);
+  for (const language of ['python', 'js', 'java', 'go', 'rust']) {
+    assert.ok(await plain.locator(`article .highlight-${language}`).first().isVisible(), language);
+  }
+  assert.equal(await plain.locator('[role=tab]').count(), 0);
+};
+
 const phone = async (open, url) => {
   const page = await open();
   for (const name of pagesOf(folder)) {
@@ -134,7 +162,7 @@ const picture = async (open, url) => {
 
 const server = await serve();
 await withBrowser((open) =>
-  ({ navigation, search, phone, dark, picture })[what](open, `http://127.0.0.1:${server.address().port}/`),
+  ({ navigation, search, tabs, phone, dark, picture })[what](open, `http://127.0.0.1:${server.address().port}/`),
 );
 server.closeAllConnections();
 server.close();
