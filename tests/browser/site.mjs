@@ -96,7 +96,7 @@ const search = async (open, url) => {
 const tabs = async (open, url) => {
   const page = await open();
   const shown = async (article) =>
-    article.locator('[role=tabpanel]:visible').evaluateAll((nodes) => nodes.map((node) => node.className.split(' ')[0]));
+    article.locator('[role=tabpanel]:visible').evaluateAll((nodes) => nodes.map((node) => node.classList[0]));
   await page.goto(`${url}docs/guide/first-lock.html`);
   const article = page.locator('article');
   assert.deepEqual(await shown(article), ['highlight-python']);
