@@ -57,8 +57,50 @@ pub fn write(folder: &Path, kind: &str, version: &str, program: &str, found: Val
             "machine": Machine::this().json(), "command": command.join(" "), "found": found,
         }),
     );
-    fs::write(&path, format!("{:#}\n", Value::Object(all)))?;
+    fs::write(&path, rows(&Value::Object(all)))?;
     Ok(path)
+}
+
+/// Returns what a file of results holds: a row a line, so that a change shows which rows it is about. A float has six
+/// digits, more than a run repeats.
+pub fn rows(results: &Value) -> String {
+    let mut text = String::new();
+    add(&mut text, &rounded(results), 0);
+    text.push('\n');
+    text
+}
+
+/// Adds a value at this depth: on one line if it is short enough for a row, each of its parts on its own otherwise.
+fn add(text: &mut String, value: &Value, depth: usize) {
+    const ROW: usize = 600;
+    let short = value.to_string();
+    let parts: Vec<(String, &Value)> = match value {
+        Value::Array(parts) if short.len() > ROW => parts.iter().map(|part| (String::new(), part)).collect(),
+        Value::Object(parts) if short.len() > ROW => {
+            parts.iter().map(|(name, part)| (format!("{}: ", json!(name)), part)).collect()
+        }
+        _ => return text.push_str(&short),
+    };
+    let (open, close) = if value.is_array() { ('[', ']') } else { ('{', '}') };
+    text.push(open);
+    for (index, (name, part)) in parts.into_iter().enumerate() {
+        let between = if index == 0 { "" } else { "," };
+        text.push_str(&format!("{between}\n{:1$}{name}", "", depth + 1));
+        add(text, part, depth + 1);
+    }
+    text.push_str(&format!("\n{:depth$}{close}", ""));
+}
+
+/// Returns the value with six digits of each float.
+fn rounded(value: &Value) -> Value {
+    match value {
+        Value::Array(parts) => parts.iter().map(rounded).collect(),
+        Value::Object(parts) => parts.iter().map(|(name, part)| (name.clone(), rounded(part))).collect(),
+        Value::Number(number) if number.is_f64() => format!("{:.5e}", number.as_f64().unwrap_or_default())
+            .parse::<f64>()
+            .map_or_else(|_| value.clone(), |float| json!(float)),
+        _ => value.clone(),
+    }
 }
 
 #[cfg(test)]

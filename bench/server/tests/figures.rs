@@ -15,6 +15,28 @@ fn every_figure_in_the_page_comes_from_a_result_that_is_there() {
     assert!(differs.is_none() && text == expected, "{PAGE}: run make figures: {differs:?}");
 }
 
+#[test]
+fn a_row_of_a_result_has_a_line() {
+    let files = fs::read_dir(results::folder()).unwrap().map(|file| file.unwrap().path());
+    for file in files.filter(|file| file.extension().is_some_and(|end| end == "json")) {
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(results::rows(&serde_json::from_str(&text).unwrap()), text, "{}", file.display());
+    }
+    let row = json!({ "what": "a pair", "ratio": 1.000_000_4, "text": "x".repeat(500) });
+    let text = results::rows(&json!({ "rows": [row, row], "date": "2026-11-27" }));
+    let expected = row.to_string().replace("1.0000004", "1.0");
+    let lines = [
+        "{",
+        " \"date\": \"2026-11-27\",",
+        " \"rows\": [",
+        &format!("  {expected},"),
+        &format!("  {expected}"),
+        " ]",
+        "}",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+}
+
 fn row(group: &str, environment: &str, with: &str, [ours, theirs, ratio]: [f64; 3]) -> Value {
     let spread = |median: f64| json!({ "min": median, "median": median, "max": median });
     json!({
