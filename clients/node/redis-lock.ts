@@ -108,7 +108,7 @@ export class Locks {
     const wire = new Wire(client);
     const notices = new AllNotices(wire, troubles);
     const blocking = { usual: maxBlocking ?? BLOCKING_USUAL, untold: maxBlocking ?? BLOCKING_MAX };
-    this.#engine = { wire, notices, renewer: new Renewer(), troubles, blocking };
+    this.#engine = { wire, notices, renewer: new Renewer(wire.time), troubles, blocking };
     this.keyPrefix = this.#engine.wire.prefix;
     this.#defaults = defaults;
   }

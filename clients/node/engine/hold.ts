@@ -2,7 +2,6 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { setTimeout as sleep } from 'node:timers/promises';
 import { codeOf, isPassing, LockError, LockLost, type Troubles } from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import type { Line, Wire } from '../transport/links.ts';
@@ -10,7 +9,7 @@ import type { AllNotices } from './notices.ts';
 import type { Owner } from './owner.ts';
 import type { Renewer } from './renewer.ts';
 import type { Terms } from './terms.ts';
-import { ANSWER_MS, CLOCK_STEP_MS, clock, jittered, PAUSE_MAX_MS, QUEUE_MS, READ_ON_MS } from './times.ts';
+import { ANSWER_MS, CLOCK_STEP_MS, jittered, nap, PAUSE_MAX_MS, QUEUE_MS, READ_ON_MS, type Time } from './times.ts';
 
 /** What the locks of one Locks share. */
 export interface Engine {
@@ -65,6 +64,10 @@ export class Hold {
     void line.control;
   }
 
+  get #time(): Time {
+    return this.#engine.wire.time;
+  }
+
   /** The lock is valid up to here: counted from before the request, less what two clocks may differ by. */
   #endOf(sent: number): number {
     return sent + this.terms.lease - this.terms.margin - CLOCK_STEP_MS;
@@ -80,7 +83,7 @@ export class Hold {
 
   /** Why the lock is lost; undefined while it is not. */
   get loss(): LockLost | undefined {
-    if (!this.isOver && clock() >= this.validUntil) {
+    if (!this.isOver && this.#time.clock() >= this.validUntil) {
       this.lose(this.#isForgotten() ? 'nobody refers to it' : 'it could not be renewed in time', this.#trouble);
     }
     return this.#reason;
@@ -100,7 +103,7 @@ export class Hold {
   /** Begins the lease anew. False: the lock is lost. */
   async extend(isQuiet = false): Promise<boolean> {
     const { lease } = this.terms;
-    const sent = clock();
+    const sent = this.#time.clock();
     const words = (key: string, fence: string) => [
       'LOCK.EXTEND',
       key,
@@ -120,7 +123,7 @@ export class Hold {
       this.validUntil = this.#endOf(sent);
       this.#engine.renewer.move(this, sent + lease / 3);
     }
-    return clock() < this.validUntil;
+    return this.#time.clock() < this.validUntil;
   }
 
   /** True if nothing refers to the lock, so that nobody can give it back: it is renewed no more. */
@@ -155,7 +158,7 @@ export class Hold {
       this.#trouble = error;
       const text = `${this.terms} could not be renewed, and is tried again: ${(error as Error).message}`;
       troubles.tell('renewal', new LockError(text, { cause: error }));
-      renewer.move(this, Math.min(clock() + this.terms.lease / 24, this.validUntil));
+      renewer.move(this, Math.min(this.#time.clock() + this.terms.lease / 24, this.validUntil));
     } finally {
       this.#isRenewing = false;
     }
@@ -191,7 +194,7 @@ export class Hold {
   async guard(command: (string | Buffer)[]): Promise<unknown> {
     const [key = ''] = this.terms.wired;
     const words = ['LOCK.GUARD', key, this.holder.name, String(this.fences[0]), ...command];
-    const reply = await this.#line.request(words, this.validUntil - clock());
+    const reply = await this.#line.request(words, this.validUntil - this.#time.clock());
     if (Array.isArray(reply)) return reply[1];
     if (!this.isOver) this.lose('the server says so');
     throw new LockLost(`${this.terms} is lost`);
@@ -234,11 +237,11 @@ export class Hold {
 
   async #releaseLater(send: () => Promise<unknown>): Promise<boolean> {
     const { wire } = this.#engine;
-    const end = performance.now() + this.terms.lease + QUEUE_MS;
+    const end = this.#time.now() + this.terms.lease + QUEUE_MS;
     wire.hold();
     try {
-      while (performance.now() < end) {
-        await sleep(jittered(PAUSE_MAX_MS), undefined, { ref: false });
+      while (this.#time.now() < end) {
+        await nap(this.#time, jittered(PAUSE_MAX_MS));
         if (await isAnswered(send())) return true;
       }
       return false;

@@ -9,6 +9,7 @@ import { type Link, slotOf, type Wire } from '../transport/links.ts';
 import {
   ANSWER_MS,
   CONFIRM_MS,
+  each,
   IDLE_MS,
   jittered,
   LOOK_MS,
@@ -18,6 +19,7 @@ import {
   REFUSED_MS,
   TOLD_AT_ONCE,
   TOLD_MS,
+  until,
 } from './times.ts';
 
 /** A wait that asks when it is told to. */
@@ -42,10 +44,10 @@ export class Notices {
   readonly #sleepers = new Map<string, Set<Sleeper>>();
   /** Those that are to ask, at a pace that a server bears. */
   readonly #due = new Set<Sleeper>();
-  #pump: NodeJS.Timeout | undefined;
+  #isPumping = false;
   /** When all were told last by a message. */
   #allAt = Number.NEGATIVE_INFINITY;
-  #all: NodeJS.Timeout | undefined;
+  #isAllDue = false;
   #link: Link | undefined;
   #channel: string | undefined;
   #opening: Promise<void> | undefined;
@@ -54,7 +56,7 @@ export class Notices {
   #refusedUntil = 0;
   #isDenied = false;
   #usedAt = 0;
-  #watch: NodeJS.Timeout | undefined;
+  #unwatch: (() => void) | undefined;
 
   constructor(wire: Wire, troubles: Troubles, address: string | undefined) {
     this.#wire = wire;
@@ -69,7 +71,7 @@ export class Notices {
 
   /** True if it could not be had just now. It is tried again later. */
   get #isRefused(): boolean {
-    return this.#refusedUntil > 0 && performance.now() < this.#refusedUntil;
+    return this.#refusedUntil > 0 && this.#wire.time.now() < this.#refusedUntil;
   }
 
   /** True if the server was asked for a subscription or a message, and said no, or nothing. */
@@ -85,7 +87,7 @@ export class Notices {
 
   leave(sleeper: Sleeper): void {
     this.#due.delete(sleeper);
-    this.#usedAt = performance.now();
+    this.#usedAt = this.#wire.time.now();
     const others = this.#sleepers.get(sleeper.owner);
     if (others?.delete(sleeper) && others.size === 0) this.#sleepers.delete(sleeper.owner);
   }
@@ -103,31 +105,31 @@ export class Notices {
 
   async #open(sleeper: Sleeper): Promise<void> {
     // One that ended at once is not opened in a loop.
-    if (performance.now() - this.#since < PAUSE_MIN_MS) {
-      await new Promise((resolve) => setTimeout(resolve, jittered(PAUSE_MIN_MS)));
+    if (this.#wire.time.now() - this.#since < PAUSE_MIN_MS) {
+      await until(this.#wire.time, jittered(PAUSE_MIN_MS));
     }
     const link = this.#wire.open(this.#address);
-    const end = performance.now() + CONFIRM_MS;
+    const end = this.#wire.time.now() + CONFIRM_MS;
     link.keep();
     try {
       const isSharded = await isCluster(link, this.#address !== undefined);
       const channel = channelName(this.#wire.prefix, isSharded ? sleeper.slot : undefined);
       const ears = { hear: (message: string) => this.#hear(message), end: () => this.#lost(link) };
-      await link.subscribe(channel, isSharded, ears, Math.max(1, end - performance.now()));
+      await link.subscribe(channel, isSharded, ears, Math.max(1, end - this.#wire.time.now()));
       if (link.isRetired) throw new LockUnreachable('the connection of the subscription has ended');
       link.onRetired = () => this.#lost(link);
       this.#link = link;
       this.#channel = channel;
-      this.#since = performance.now();
+      this.#since = this.#wire.time.now();
       this.#usedAt = this.#since;
-      this.#watch ??= setInterval(() => this.#look(), LOOK_MS).unref();
+      this.#unwatch ??= each(this.#wire.time, LOOK_MS, () => this.#look());
     } catch (error) {
       link.close();
       const code = codeOf(error);
       if (code === 'MOVED') sleeper.learn(error as Error, link);
-      else if (code === undefined && performance.now() < end - 1) {
+      else if (code === undefined && this.#wire.time.now() < end - 1) {
         // No connection: perhaps the next one.
-        this.#refusedUntil = performance.now() + PAUSE_MAX_MS;
+        this.#refusedUntil = this.#wire.time.now() + PAUSE_MAX_MS;
         this.#isDenied = false;
         this.#troubles.failed(error);
       } else this.#deny(error as Error);
@@ -135,7 +137,7 @@ export class Notices {
   }
 
   #deny(error: Error): void {
-    this.#refusedUntil = performance.now() + REFUSED_MS;
+    this.#refusedUntil = this.#wire.time.now() + REFUSED_MS;
     this.#isDenied = true;
     const text = `waits without a connection ask each second, since NOTIFY cannot be had: ${error.message}`;
     this.#troubles.tell('notify', new LockError(text, { cause: error }));
@@ -161,26 +163,34 @@ export class Notices {
 
   /** At most once a second, whoever sends it. */
   #hearAll(): void {
-    if (this.#all) return;
-    const left = this.#allAt + PAUSE_MAX_MS - performance.now();
+    if (this.#isAllDue) return;
+    const left = this.#allAt + PAUSE_MAX_MS - this.#wire.time.now();
     if (left > 0) {
-      this.#all = setTimeout(() => {
-        this.#all = undefined;
+      this.#isAllDue = true;
+      const again = () => {
+        this.#isAllDue = false;
         this.#hearAll();
-      }, left).unref();
+      };
+      this.#wire.time.after(left, again, true);
       return;
     }
-    this.#allAt = performance.now();
+    this.#allAt = this.#wire.time.now();
     this.#tellAll();
   }
 
   #tellAll(): void {
     for (const sleepers of this.#sleepers.values()) for (const sleeper of sleepers) this.#due.add(sleeper);
-    this.#pump ??= setTimeout(() => this.#tellSome(), 0);
+    this.#pump(0);
+  }
+
+  #pump(ms: number): void {
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    this.#wire.time.after(ms, () => this.#tellSome());
   }
 
   #tellSome(): void {
-    this.#pump = undefined;
+    this.#isPumping = false;
     let left = TOLD_AT_ONCE;
     for (const sleeper of this.#due) {
       if (left === 0) break;
@@ -188,7 +198,7 @@ export class Notices {
       this.#due.delete(sleeper);
       sleeper.tell();
     }
-    if (this.#due.size > 0) this.#pump = setTimeout(() => this.#tellSome(), TOLD_MS);
+    if (this.#due.size > 0) this.#pump(TOLD_MS);
   }
 
   /** The connection of the requests has ended, or leads to no primary any more: the places end soon, unless all ask again. */
@@ -210,7 +220,7 @@ export class Notices {
 
   /** A silent connection may be dead, and one that nobody needs is closed. */
   #look(): void {
-    const now = performance.now();
+    const now = this.#wire.time.now();
     const link = this.#link;
     if (link && this.#sleepers.size === 0 && now - this.#usedAt > IDLE_MS) {
       this.#link = undefined;
@@ -220,8 +230,8 @@ export class Notices {
       link.send(['PING'], ANSWER_MS, { isQuiet: true }).catch(ignore);
     }
     if (this.#link || this.#opening) return;
-    clearInterval(this.#watch);
-    this.#watch = undefined;
+    this.#unwatch?.();
+    this.#unwatch = undefined;
   }
 }
 

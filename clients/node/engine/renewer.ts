@@ -2,14 +2,20 @@
 //
 // SPDX-License-Identifier: MIT
 
+import { ignore } from '../transport/libraries.ts';
 import type { Hold } from './hold.ts';
-import { clock, LOOK_MS } from './times.ts';
+import { LOOK_MS, type Time } from './times.ts';
 
 /** Renews the holds of one Locks: a heap by the time when each is due, and one timer. It keeps no process alive. */
 export class Renewer {
+  readonly #time: Time;
   readonly #heap: Hold[] = [];
-  #timer: NodeJS.Timeout | undefined;
+  #cancel: () => void = ignore;
   #wakesAt = Number.POSITIVE_INFINITY;
+
+  constructor(time: Time) {
+    this.#time = time;
+  }
 
   add(hold: Hold): void {
     this.#heap.push(hold);
@@ -69,18 +75,18 @@ export class Renewer {
   #arm(): void {
     const [first] = this.#heap;
     if (!first) return;
-    const now = clock();
+    const now = this.#time.clock();
     const wakesAt = Math.min(first.due, now + LOOK_MS);
     if (wakesAt >= this.#wakesAt) return;
     this.#wakesAt = wakesAt;
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#look(), Math.max(wakesAt - now, 1)).unref();
+    this.#cancel();
+    this.#cancel = this.#time.after(Math.max(wakesAt - now, 1), () => this.#look(), true);
   }
 
   /** All that is due, and what will be soon, goes out together. */
   #look(): void {
     this.#wakesAt = Number.POSITIVE_INFINITY;
-    const time = clock(true);
+    const time = this.#time.clock(true);
     for (;;) {
       const [first] = this.#heap;
       if (!first || first.due > time + first.slack) break;

@@ -40,35 +40,73 @@ export const BLOCKING_USUAL = 8;
 /** Linux has the clock that counts suspended time in steps of this size. */
 export const CLOCK_STEP_MS = 10;
 
-/** How far the clock that counts suspended time is ahead of Node's own, and the wall clock of Node's when that was read. */
-let ahead = 0;
-let apart = Number.NaN;
+/** Where the time comes from: the system, or a test. */
+export interface Time {
+  /** Milliseconds on Node's own clock. */
+  now(): number;
+  /**
+   * Milliseconds on a clock that also counts while the machine is suspended, as Node's own does not on Linux. The system's
+   * is slow to read, so it is read when the wall clock has moved against Node's, as a suspend moves it, or `isExact`.
+   */
+  clock(isExact?: boolean): number;
+  /** Calls it once, later. Unless `isQuiet`, that keeps the process alive. Returns what prevents the call. */
+  after(ms: number, callback: () => void, isQuiet?: boolean): () => void;
+}
 
-/**
- * Milliseconds on a clock that also counts while the machine is suspended, as Node's own does not on Linux. The system's
- * is slow to read, so it is read when the wall clock has moved against Node's, as a suspend moves it, or `isExact`.
- */
-export function clock(isExact = false): number {
-  const now = performance.now();
-  if (process.platform !== 'linux') return now;
-  const gap = Date.now() - now;
-  if (isExact || !(Math.abs(gap - apart) < CLOCK_STEP_MS)) {
-    apart = gap;
-    ahead = Math.max(ahead, uptime() * 1_000 - now);
+class SystemTime implements Time {
+  /** How far the clock that counts suspended time is ahead of Node's own, and the wall clock of Node's when that was read. */
+  #ahead = 0;
+  #apart = Number.NaN;
+
+  now(): number {
+    return performance.now();
   }
-  return now + ahead;
+
+  clock(isExact = false): number {
+    const now = performance.now();
+    if (process.platform !== 'linux') return now;
+    const gap = Date.now() - now;
+    if (isExact || !(Math.abs(gap - this.#apart) < CLOCK_STEP_MS)) {
+      this.#apart = gap;
+      this.#ahead = Math.max(this.#ahead, uptime() * 1_000 - now);
+    }
+    return now + this.#ahead;
+  }
+
+  after(ms: number, callback: () => void, isQuiet = false): () => void {
+    const timer = setTimeout(callback, Math.min(ms, 2 ** 31 - 1));
+    if (isQuiet) timer.unref();
+    return () => clearTimeout(timer);
+  }
+}
+
+export const systemTime: Time = new SystemTime();
+
+/** Calls it again and again. It keeps no process alive. Returns what ends that. */
+export function each(time: Time, ms: number, callback: () => void): () => void {
+  const again = () => {
+    cancel = time.after(ms, again, true);
+    callback();
+  };
+  let cancel = time.after(ms, again, true);
+  return () => cancel();
+}
+
+/** Sleeps so long, and keeps no process alive. */
+export function nap(time: Time, ms: number): Promise<void> {
+  return new Promise((resolve) => time.after(ms, resolve, true));
 }
 
 /** The promise's value, or undefined when the time is over first. */
-export async function until<T>(ms: number, promise: Promise<T>): Promise<T | undefined> {
-  let timer: NodeJS.Timeout | undefined;
+export async function until<T>(time: Time, ms: number, promise?: Promise<T>): Promise<T | undefined> {
+  let cancel: () => void = () => undefined;
   const late = new Promise<undefined>((resolve) => {
-    timer = setTimeout(resolve, Math.min(ms, 2 ** 31 - 1), undefined);
+    cancel = time.after(ms, () => resolve(undefined));
   });
   try {
-    return await Promise.race([promise, late]);
+    return await (promise ? Promise.race([promise, late]) : late);
   } finally {
-    clearTimeout(timer);
+    cancel();
   }
 }
 

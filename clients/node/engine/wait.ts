@@ -2,7 +2,6 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { setTimeout as sleep } from 'node:timers/promises';
 import { codeOf, explained, isPassing, isRedirection, LockDeadlock, LockTimeout, LockUnreachable } from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import { Line, type Link } from '../transport/links.ts';
@@ -13,15 +12,16 @@ import type { Terms } from './terms.ts';
 import {
   ANSWER_MS,
   BLOCK_MS,
-  clock,
   jittered,
   LEAVE_MS,
+  nap,
   NOTIFY_QUEUE_MS,
   OVERTIME_MS,
   PAUSE_MAX_MS,
   PAUSE_MIN_MS,
   QUEUE_MS,
   READ_ON_MS,
+  type Time,
   until,
   untilPoll,
 } from './times.ts';
@@ -101,7 +101,7 @@ export class Wait implements Sleeper {
       if (this.#isKnown) {
         const left = this.#leave();
         void this.#owner.leaveWith(this.#terms.keys, left);
-        await until(LEAVE_MS, left);
+        await until(this.#time, LEAVE_MS, left);
       } else {
         this.#owner.leave(this.#terms.keys, true);
         this.#part();
@@ -111,6 +111,10 @@ export class Wait implements Sleeper {
       wire.drop();
       this.#signal?.removeEventListener('abort', cancel);
     }
+  }
+
+  get #time(): Time {
+    return this.#engine.wire.time;
   }
 
   get owner(): string {
@@ -136,9 +140,9 @@ export class Wait implements Sleeper {
 
   /** Asks until the lock is held, the wait is over, or an error comes that will not pass. */
   async #stand(): Promise<Hold> {
-    const end = performance.now() + this.#terms.wait;
+    const end = this.#time.now() + this.#terms.wait;
     for (;;) {
-      const left = end - performance.now();
+      const left = end - this.#time.now();
       let failure: unknown;
       let idle = 0;
       try {
@@ -150,17 +154,17 @@ export class Wait implements Sleeper {
         failure = error;
         idle = this.#pauseAfter(error);
       }
-      const rest = end - performance.now();
+      const rest = end - this.#time.now();
       if (rest <= 0 && idle !== AT_ONCE) throw failure ?? new LockTimeout(`${this.#terms} is held by others`);
       const pause = Math.min(idle, rest);
-      if (pause > 0) await this.#orCancelled(sleep(pause, undefined, this.#signal && { signal: this.#signal }));
+      if (pause > 0) await until(this.#time, pause, this.#cancelled);
     }
   }
 
   /** How long to pause after null, when there is a link to wait on. */
   async #afterNull(left: number): Promise<number> {
     // Null before the time is up: something between here and the queue does not let requests wait.
-    if (this.#block > 0) return Math.max(0, this.#block - (performance.now() - this.#asked));
+    if (this.#block > 0) return Math.max(0, this.#block - (this.#time.now() - this.#asked));
     if (this.#terms.wait === 0) return 0;
     if (this.#channel !== undefined) return await this.#untilTold(left);
     const { wire, notices } = this.#engine;
@@ -173,7 +177,7 @@ export class Wait implements Sleeper {
       this.#isPolling = false;
       return Math.min(untilPoll(), this.#queue / 3);
     }
-    const isNamed = await this.#orCancelled(until(Math.max(0, left), notices.of(address).subscribe(this)));
+    const isNamed = await this.#orCancelled(until(this.#time, Math.max(0, left), notices.of(address).subscribe(this)));
     if (isNamed || address !== this.#line.address) {
       this.#notices ??= notices.of(address);
       return 0;
@@ -200,15 +204,13 @@ export class Wait implements Sleeper {
   async #untilTold(left: number): Promise<number> {
     this.#engine.troubles.over('notify');
     if (!this.#isTold) {
-      let timer: NodeJS.Timeout | undefined;
-      const sleeping = new Promise<void>((resolve) => {
-        timer = setTimeout(resolve, Math.max(0, Math.min(untilPoll(this.#queue / 3), left)));
+      const told = new Promise<void>((resolve) => {
         this.#wake = resolve;
       });
+      const limit = Math.max(0, Math.min(untilPoll(this.#queue / 3), left));
       try {
-        await this.#orCancelled(sleeping);
+        await until(this.#time, limit, this.#orCancelled(told));
       } finally {
-        clearTimeout(timer);
         this.#wake = ignore;
       }
     }
@@ -275,8 +277,8 @@ export class Wait implements Sleeper {
     if (!this.#owner.isFresh) await this.#clean(left);
     const link = this.#choose(left);
     const limit = this.#block + Math.min(Math.max(left - this.#block, OVERTIME_MS), ANSWER_MS);
-    this.#asked = performance.now();
-    const sent = clock();
+    this.#asked = this.#time.now();
+    const sent = this.#time.clock();
     const wasKnown = this.#isKnown;
     link.keep();
     const how = { block: this.#block, queue: this.#queue, channel: this.#channel };
@@ -304,7 +306,7 @@ export class Wait implements Sleeper {
     const leaving = this.#owner.leaving(keys);
     if (leaving) {
       const limit = Math.max(left, READ_ON_MS);
-      const isOver = await this.#orCancelled(until(limit, leaving));
+      const isOver = await this.#orCancelled(until(this.#time, limit, leaving));
       if (isOver === undefined)
         throw new LockUnreachable(`${this.#terms}: the server has not confirmed its last release`);
     }
@@ -342,7 +344,7 @@ export class Wait implements Sleeper {
     const hold = new Hold(this.#engine, this.#line, { owner: this.#owner, terms: this.#terms, fences, sent });
     this.#hold = hold;
     // The moment of the grant is not known. Where a renewal may be due already, the lease begins anew.
-    if (clock() - sent < this.#terms.lease / 3) {
+    if (this.#time.clock() - sent < this.#terms.lease / 3) {
       this.#engine.renewer.add(hold);
       return hold;
     }
@@ -387,7 +389,7 @@ export class Wait implements Sleeper {
 
   async #givenBack(): Promise<boolean> {
     const limit = this.#terms.lease + QUEUE_MS;
-    const end = performance.now() + limit;
+    const end = this.#time.now() + limit;
     const words = this.#terms.leave(this.#owner.name);
     const release = () => isAnswered(this.#line.request(words, ANSWER_MS, { isQuiet: true }));
     // Behind its request on the same link nothing is overtaken, however late the server reads it.
@@ -402,12 +404,12 @@ export class Wait implements Sleeper {
     let areDead = false;
     for (let pause = 0; ; pause = Math.min(Math.max(PAUSE_MIN_MS, 2 * pause), PAUSE_MAX_MS)) {
       if (isReleased) {
-        if (areDead || (await until(READ_ON_MS, Promise.all(behind)))?.every(Boolean)) return true;
+        if (areDead || (await until(this.#time, READ_ON_MS, Promise.all(behind)))?.every(Boolean)) return true;
         // The server answers here, and there it does not: it will not.
         areDead = true;
       }
-      if (performance.now() > end) return false;
-      if (pause > 0) await sleep(pause, undefined, { ref: false });
+      if (this.#time.now() > end) return false;
+      if (pause > 0) await nap(this.#time, pause);
       isReleased = await release();
     }
   }
@@ -422,7 +424,7 @@ export class Wait implements Sleeper {
       request.link.letGo();
       return 'nothing';
     }
-    const seen = request ? await outcomeOf(request.reply) : 'nothing';
+    const seen = request ? await outcomeOf(this.#time, request.reply) : 'nothing';
     if (seen === 'silence' && request) {
       request.link.retire();
       this.#unanswered.push(request.link);
@@ -432,9 +434,9 @@ export class Wait implements Sleeper {
   }
 }
 
-async function outcomeOf(reply: Promise<unknown>): Promise<'nothing' | 'fence' | 'silence'> {
+async function outcomeOf(time: Time, reply: Promise<unknown>): Promise<'nothing' | 'fence' | 'silence'> {
   try {
-    const read = await until(READ_ON_MS, reply);
+    const read = await until(time, READ_ON_MS, reply);
     return read === undefined ? 'silence' : read === null ? 'nothing' : 'fence';
   } catch (error) {
     return codeOf(error) === undefined ? 'silence' : 'nothing';

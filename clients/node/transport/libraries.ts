@@ -3,9 +3,11 @@
 // SPDX-License-Identifier: MIT
 
 import { type EventEmitter, once } from 'node:events';
+import type { Time } from '../engine/times.ts';
 
-/** A client of node-redis (`createClient`, `createCluster`), ioredis or iovalkey (`Redis`, `Cluster`). */
+/** A client of node-redis (`createClient`, `createCluster`), ioredis or iovalkey (`Redis`, `Cluster`), or a server in memory. */
 export type Client =
+  | Source
   | { duplicate(...args: never[]): unknown; sendCommand(...args: never[]): unknown; readonly isOpen: boolean }
   | { duplicate(...args: never[]): unknown; call(...args: never[]): unknown; readonly status: string };
 
@@ -153,6 +155,12 @@ function likeIoRedis(client: Native, place?: Place): Connection {
       own.stream?.destroy();
     },
   };
+}
+
+/** What makes connections by itself, as the server in memory does: {@link Client} need not be a client of a library. */
+export abstract class Source {
+  abstract readonly time: Time;
+  abstract open(address?: string): Promise<Connection>;
 }
 
 export type Maker = (address?: string) => Promise<Connection>;

@@ -4,7 +4,7 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { IDLE_MAX, IDLE_MS, LOOK_MS } from '../engine/times.ts';
+import { each, IDLE_MAX, IDLE_MS, LOOK_MS, systemTime, type Time, until } from '../engine/times.ts';
 import { codeOf, isRedirection, isRefusal, LockUnreachable } from '../errors.ts';
 import {
   type Connection,
@@ -13,6 +13,7 @@ import {
   type Maker,
   makerFor,
   type Native,
+  Source,
   unusable,
   type Word,
 } from './libraries.ts';
@@ -53,20 +54,23 @@ export class Link {
   /** True if it was ever open: before that nothing is sent. */
   wasOpen = false;
   /** When it was used, and when something came from the server. */
-  usedAt = performance.now();
+  usedAt: number;
   #heardAt = Number.NEGATIVE_INFINITY;
+  readonly #time: Time;
   readonly #opened: Promise<Connection>;
   #connection: Connection | undefined;
   #ready: Connection | undefined;
   #isClosed = false;
   /** Requests under way, how many of them keep the process alive, and what else keeps the link open. */
   readonly #requests = new Set<Request>();
-  #timer: NodeJS.Timeout | undefined;
+  #unlook: () => void = ignore;
   #looksAt = Number.POSITIVE_INFINITY;
   #loud = 0;
   #keepers = 0;
 
-  constructor(address: string | undefined, made: Promise<Connection>) {
+  constructor(time: Time, address: string | undefined, made: Promise<Connection>) {
+    this.#time = time;
+    this.usedAt = time.now();
     this.address = address;
     this.#opened = this.#open(made);
     // The first of its reactions: what was sent before it is open goes first.
@@ -91,12 +95,12 @@ export class Link {
     if (this.#isClosed) throw new Error('closed');
     this.isOpen = true;
     this.wasOpen = true;
-    this.#heardAt = performance.now();
+    this.#heardAt = this.#time.now();
     return connection;
   }
 
   get isFresh(): boolean {
-    return this.isOpen && performance.now() - this.#heardAt < FRESH_MS;
+    return this.isOpen && this.#time.now() - this.#heardAt < FRESH_MS;
   }
 
   get isIdle(): boolean {
@@ -130,7 +134,7 @@ export class Link {
 
   #request(words: Word[], limit: number, how: Pick<Request, 'manner' | 'learn' | 'begin'>): Promise<unknown> {
     return new Promise((resolve, reject) => {
-      const now = performance.now();
+      const now = this.#time.now();
       const request: Request = { words, ...how, resolve, reject, start: now, end: now + limit };
       this.usedAt = now;
       this.#requests.add(request);
@@ -160,7 +164,7 @@ export class Link {
     if (manner.isAsking) connection.send(['ASKING']).catch(ignore);
     (begin ? begin(connection) : connection.send(words)).then(
       (reply) => {
-        this.#heardAt = performance.now();
+        this.#heardAt = this.#time.now();
         if (this.#end(request)) request.resolve(reply);
       },
       (error) => this.#fail(request, error),
@@ -170,7 +174,7 @@ export class Link {
   #fail(request: Request, error: unknown): void {
     if (!this.#requests.has(request)) return;
     const isReply = this.isOpen ? codeOf(error) !== undefined : isRefusal(error);
-    if (isReply) this.#heardAt = performance.now();
+    if (isReply) this.#heardAt = this.#time.now();
     else this.retire();
     const text = `${request.words[0]}: ${(error as Error).message}`;
     const failure = isReply ? (error as Error) : new LockUnreachable(text, { cause: error });
@@ -182,14 +186,13 @@ export class Link {
   /** One timer for all requests. It is not set anew for each, so it may find nothing to do. */
   #lookAt(time: number): void {
     this.#looksAt = time;
-    clearTimeout(this.#timer);
-    const left = Math.max(1, time - performance.now());
-    this.#timer = setTimeout(() => this.#look(), Math.min(left, 2 ** 31 - 1)).unref();
+    this.#unlook();
+    this.#unlook = this.#time.after(Math.max(1, time - this.#time.now()), () => this.#look(), true);
   }
 
   #look(): void {
     this.#looksAt = Number.POSITIVE_INFINITY;
-    const now = performance.now();
+    const now = this.#time.now();
     let next = Number.POSITIVE_INFINITY;
     for (const request of this.#requests) {
       const { start, end } = request;
@@ -228,7 +231,7 @@ export class Link {
     this.#isClosed = true;
     this.isOpen = false;
     this.retire();
-    clearTimeout(this.#timer);
+    this.#unlook();
     this.#connection?.close();
   }
 }
@@ -237,6 +240,7 @@ export class Link {
 export class Wire {
   /** What ioredis writes before each key. */
   readonly prefix: string;
+  readonly time: Time;
   readonly homes = new Map<number, string>();
   /** Called when a control link that was open is retired. */
   onLost: (address: string | undefined) => void = ignore;
@@ -251,10 +255,17 @@ export class Wire {
   /** Waits that would have one. */
   readonly #line = new Set<() => void>();
   #users = 0;
-  #sweeper: NodeJS.Timeout | undefined;
+  #unsweep: (() => void) | undefined;
 
   constructor(client: unknown) {
+    if (client instanceof Source) {
+      this.time = client.time;
+      this.#make = (address) => client.open(address);
+      this.prefix = '';
+      return;
+    }
     if (typeof client !== 'object' || client === null || !('duplicate' in client)) throw unusable();
+    this.time = systemTime;
     this.#make = makerFor(client);
     const { keyPrefix } = (client as Partial<Native>).options ?? {};
     this.prefix = keyPrefix == null ? '' : String(keyPrefix);
@@ -271,16 +282,16 @@ export class Wire {
 
   /** A link that nobody shares. */
   open(address: string | undefined): Link {
-    return new Link(address, this.#make(address));
+    return new Link(this.time, address, this.#make(address));
   }
 
   #open(address: string | undefined): Link {
-    this.#sweeper ??= setInterval(() => this.#sweep(), LOOK_MS).unref();
+    this.#unsweep ??= each(this.time, LOOK_MS, () => this.#sweep());
     return this.open(address);
   }
 
   #sweep(): void {
-    const since = performance.now() - IDLE_MS;
+    const since = this.time.now() - IDLE_MS;
     for (const link of this.#idle) if (link.usedAt < since) link.close();
     this.#idle = this.#idle.filter((link) => !link.isRetired);
     for (const [address, link] of this.#controls) {
@@ -288,8 +299,8 @@ export class Wire {
       if (link.isRetired) this.#controls.delete(address);
     }
     if (this.#idle.length + this.#controls.size + this.lent > 0) return;
-    clearInterval(this.#sweeper);
-    this.#sweeper = undefined;
+    this.#unsweep?.();
+    this.#unsweep = undefined;
   }
 
   /** The link for all that is answered at once. It is never lent to a wait. */
@@ -333,14 +344,11 @@ export class Wire {
   /** Returns when a link can be lent, or the time is over, whichever is first. */
   async turn(ms: number): Promise<void> {
     let wake: () => void = ignore;
-    let timer: NodeJS.Timeout | undefined;
     const woken = new Promise<void>((resolve) => {
       wake = resolve;
-      timer = setTimeout(resolve, ms);
     });
     this.#line.add(wake);
-    await woken;
-    clearTimeout(timer);
+    await until(this.time, ms, woken);
     this.#line.delete(wake);
   }
 
@@ -380,12 +388,12 @@ export class Line {
 
   /** Sends it over the control link and follows redirections, all within the limit. */
   async request(words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
-    const end = performance.now() + limit;
+    const end = this.wire.time.now() + limit;
     this.wire.hold();
     try {
       for (let hops = 0; ; hops += 1) {
         try {
-          return await this.send(this.control, words, hops === 0 ? limit : end - performance.now(), manner);
+          return await this.send(this.control, words, hops === 0 ? limit : end - this.wire.time.now(), manner);
         } catch (error) {
           if (!isRedirection(error) || hops >= REDIRECTIONS_MAX) throw error;
         }
@@ -399,11 +407,11 @@ export class Line {
   async ask(words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
     const { control } = this;
     const wasOpen = control.isOpen;
-    const end = performance.now() + limit;
+    const end = this.wire.time.now() + limit;
     try {
       return await this.request(words, wasOpen && !control.isFresh ? limit / 2 : limit, manner);
     } catch (error) {
-      const left = end - performance.now();
+      const left = end - this.wire.time.now();
       if (!(wasOpen && error instanceof LockUnreachable && left > 0)) throw error;
       return await this.request(words, left, manner);
     }
