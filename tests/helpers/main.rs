@@ -43,7 +43,7 @@ macro_rules! in_each_language {
 in_each_language! {
     python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis,
     go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, lettuce = Lettuce, jedis = Jedis;
-    in memory: fake_python = Python, fake_python_asyncio = PythonAsyncio;
+    in memory: fake_python = Python, fake_python_asyncio = PythonAsyncio, fake_node = NodeRedis;
     {
         waiting:
             a_wait_outlives_its_connection,

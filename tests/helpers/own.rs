@@ -54,7 +54,8 @@ fn python_tests(files: &str) {
 #[test]
 fn the_tests_of_the_helper_for_node_pass() {
     let mut command = Command::new(node());
-    passes_on_servers(1, command.args(["--test", "clients/node/tests/redis-lock.test.mjs"]));
+    command.args(["--test", "clients/node/tests/redis-lock.test.mjs", "clients/node/tests/testing.test.mjs"]);
+    passes_on_servers(1, command.env("REDIS_LOCK_MODULE", module()));
 }
 
 /// On a server of its own, of which it changes the settings.

@@ -78,7 +78,9 @@ fn the_tarball_of_node_is_built_installed_and_used() {
     let printed = passes(Command::new(node()).arg("use.mjs").arg(server.port().to_string()).current_dir(&empty));
     took_a_lock(&server, &printed);
     // How older projects find types: they do not read "exports".
-    fs::write(empty.join("use.ts"), "import { Locks } from 'redis-lock-client';\nexport type Used = Locks;\n").unwrap();
+    let types = "import { Locks } from 'redis-lock-client';\nimport { FakeServer } from 'redis-lock-client/testing';\n\
+        export const used = new Locks(new FakeServer());\n";
+    fs::write(empty.join("use.ts"), types).unwrap();
     let typescript = root().join("target/typescript/node_modules");
     let options =
         ["--noEmit", "--strict", "--target", "es2022", "--module", "commonjs", "--moduleResolution", "node10"];

@@ -1,7 +1,8 @@
 // The scenarios' agent for Node.js: uses clients/node as an application would, and does what it is told on stdin.
 //
 // node node.mjs node-redis|ioredis URL [--cluster] [blocking=N]: one JSON object a line, in and out. Each request runs
-// by itself, and its answer carries its id. At most N waits have a connection each; with 0 all are told by messages.
+// by itself, and its answer carries its id. With the URL fake: the server is one in memory, in this process.
+// At most N waits have a connection each; with 0 all are told by messages.
 // It never cleans up: at the end of stdin the process ends as one that dies.
 
 import { createRequire } from 'node:module';
@@ -34,7 +35,14 @@ const libraries = {
     close: (client) => client.quit(),
   },
 };
-const { open, ping, close } = libraries[library];
+// In place of a server, one in memory: then no client library is used.
+const isFake = url === 'fake:';
+const fake = {
+  open: async () => new (await import(new URL('testing/index.js', new URL(helper, root)))).FakeServer(),
+  ping: (server) => server.send('PING'),
+  close: () => {},
+};
+const { open, ping, close } = isFake ? fake : libraries[library];
 const client = await open();
 const told = [];
 const onTrouble = (error, kind) => told.push(`${kind}: ${error.message}`);
@@ -109,6 +117,9 @@ const actions = {
     await close(client);
     return {};
   },
+  server: async ({ command }) => ({
+    reply: await client.send(...command).catch((error) => ({ error: error.message })),
+  }),
 };
 
 function kindOf(error) {
