@@ -57,6 +57,13 @@ pub(crate) fn a_wait_of_zero_tries_once(play: Play) {
     assert!(agent.acquire("a").value()["fences"].is_null());
     assert_eq!(calls(conn) - before, 1);
     assert_eq!(conn.info_number("lock", "lock_queued"), 0);
+    // It overtakes nobody, either.
+    conn.int(&["LOCK.RELEASE", "k", "first"]);
+    conn.int(&["LOCK.RW", "k", "reader", "READ", "PX", "60000"]).unwrap();
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "writer", "QUEUE", "60000"]), None);
+    agent.open("b", json!({"keys": ["k"], "shared": true, "wait": 0}));
+    assert!(agent.acquire("b").value()["fences"].is_null());
+    assert_eq!(conn.info_number("lock", "lock_queued"), 1);
 }
 
 /// A place is the owner's and not the connection's.
