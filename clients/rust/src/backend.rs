@@ -20,7 +20,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) patience: Patience,
     pub(crate) cancel: Option<&'a Cancel>,
     /// Told of errors that may pass.
-    pub(crate) tell: &'a dyn Fn(&Error),
+    pub(crate) tell: &'a (dyn Fn(&Error) + Sync),
 }
 
 /// How long it waits while others have the lock.

@@ -1,7 +1,6 @@
 //! A way to end waits from another thread. Knows no server.
 
 use crate::sync::lock;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 /// Ends waits for locks from another thread, such as the one that handles signals.
@@ -59,10 +58,8 @@ impl Cancel {
         lock(&self.0).cancelled
     }
 
-    /// Sends the event when it is cancelled, at once if it is already, until the guard is dropped.
-    pub(crate) fn notify<T: Send + 'static>(&self, events: Sender<T>, event: fn() -> T) -> Notified<'_> {
-        // A wait that is over listens no more.
-        let wake = move || drop(events.send(event()));
+    /// Calls this when it is cancelled, at once if it is already, until the guard is dropped.
+    pub(crate) fn notify(&self, wake: impl Fn() + Send + 'static) -> Notified<'_> {
         let mut state = lock(&self.0);
         if state.cancelled {
             wake();
@@ -101,12 +98,18 @@ mod tests {
     fn it_ends_waits_of_before_and_of_after_but_not_those_that_are_over() {
         let cancel = Cancel::new();
         let (events, received) = channel();
-        let over = cancel.notify(events.clone(), || "over");
+        let tell = |event: &'static str| {
+            let events = events.clone();
+            move || {
+                let _: Result<(), _> = events.send(event);
+            }
+        };
+        let over = cancel.notify(tell("over"));
         drop(over);
-        let _running = cancel.notify(events.clone(), || "running");
+        let _running = cancel.notify(tell("running"));
         assert!(!cancel.is_cancelled() && received.try_recv().is_err());
         cancel.clone().cancel();
-        let _later = cancel.notify(events, || "later");
+        let _later = cancel.notify(tell("later"));
         assert!(cancel.is_cancelled());
         assert_eq!(received.try_iter().collect::<Vec<_>>(), ["running", "later"]);
     }

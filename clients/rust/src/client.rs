@@ -6,10 +6,11 @@ use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::lock::Lock;
 use crate::one::OneServer;
-use crate::owner::Owner;
+use crate::owner::{Claim, Owner};
 use crate::request::{check, holders_of, is_some};
 use crate::servers::Servers;
 use crate::slot::slot_of;
+use crate::sync::{Caller, here};
 use crate::transport::Transport;
 use crate::wait::{Acquisition, Granted};
 use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, Value};
@@ -181,7 +182,7 @@ impl Client {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn ask(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, Error> {
-        Ok(self.transport.ask(slot_of(key.as_ref()), command.clone(), self.timeout)?)
+        here(self.ask_in(Caller::Thread, key.as_ref(), command))
     }
 
     /// Waits until all is given back that goes on in the background: what guards held that were dropped or released
@@ -189,16 +190,29 @@ impl Client {
     ///
     /// For the end of a program: what is left when the process ends stays until its lease is over.
     pub fn wait_released(&self, timeout: Duration) -> bool {
-        self.transport.wait_released(timeout)
+        here(self.wait_released_in(Caller::Thread, timeout))
     }
-}
 
-impl Backend for Client {
-    fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error> {
+    pub(crate) async fn ask_in(&self, caller: Caller, key: &[u8], command: &Cmd) -> Result<Value, Error> {
+        Ok(self.transport.ask(caller, slot_of(key), command.clone(), self.timeout).await?)
+    }
+
+    pub(crate) async fn wait_released_in(&self, caller: Caller, timeout: Duration) -> bool {
+        self.transport.wait_released(caller, timeout).await
+    }
+
+    /// Takes a lock, and keeps it alive from then on.
+    pub(crate) async fn take_in(
+        &self,
+        caller: Caller,
+        owner: Owner,
+        attempt: Attempt<'_>,
+    ) -> Result<Option<(Arc<Hold>, OneServer, Claim)>, Error> {
         let Attempt { terms, patience, cancel, tell } = attempt;
         let (transport, limit) = (&self.transport, self.timeout);
-        let acquisition = Acquisition { transport, terms, owner: &owner };
-        let claim = owner.claim(&terms.keys, patience.deadline().map_or(limit, |end| limit.min(end.left())))?;
+        let acquisition = Acquisition { caller, transport, terms, owner: &owner };
+        let time = patience.deadline().map_or(limit, |end| limit.min(end.left()));
+        let claim = owner.claim(caller, &terms.keys, time).await?;
         let tell_and_go_on = |error: &Error, is_new| {
             if is_new {
                 tell(error);
@@ -206,13 +220,20 @@ impl Backend for Client {
             true
         };
         let granted = match patience {
-            Patience::None => acquisition.try_once(claim, limit),
-            _ => acquisition.wait(claim, patience.deadline(), cancel, &tell_and_go_on),
+            Patience::None => acquisition.try_once(claim, limit).await,
+            _ => acquisition.wait(claim, patience.deadline(), cancel, &tell_and_go_on).await,
         };
         let Some(Granted { fences, sent, claim }) = granted? else { return Ok(None) };
         let hold = Arc::new(Hold::new(terms.clone(), owner, fences, sent));
         let keeper = OneServer::keep(&hold, sent, transport, limit)?;
-        Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
+        Ok(Some((hold, keeper, claim)))
+    }
+}
+
+impl Backend for Client {
+    fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error> {
+        let taken = here(self.take_in(Caller::Thread, owner, attempt))?;
+        Ok(taken.map(|(hold, keeper, claim)| Guard::new(hold, Box::new(keeper), claim)))
     }
 }
 

@@ -4,6 +4,7 @@ use crate::clock::{LEAVE, Moment};
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
+use crate::sync::{Caller, here};
 use crate::trouble::Trouble;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use std::fmt;
@@ -96,7 +97,7 @@ impl Guard {
 
     /// Waits until it is lost, so long at most, and tells whether it was.
     pub fn wait_lost(&self, timeout: Duration) -> bool {
-        self.hold.wait_lost(timeout)
+        here(self.hold.wait_lost(Caller::Thread, timeout))
     }
 
     /// A signal of its loss for other threads, which outlives the guard.
@@ -156,12 +157,7 @@ impl Guard {
     /// - [`Error::Connection`] if no answer came: it may have been run. It is not sent twice.
     /// - [`Error::Refused`] for a lock that is shared: the server guards by locks that are taken alone.
     pub fn guard<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        if !self.hold.terms.is_for_one() {
-            return Err(Error::Refused("a shared lock guards nothing: use check".to_owned()));
-        }
-        if self.is_lost() {
-            return Err(Error::Lost);
-        }
+        may_guard(&self.hold)?;
         let reply = self.keeper.guard(&self.hold, command)?;
         redis::from_redis_value(reply).map_err(|error| Error::Server(RedisError::from(error)))
     }
@@ -187,17 +183,36 @@ impl Guard {
     }
 
     fn end(&mut self, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {
-        // From here on it is not renewed, and what a renewal on its way is answered does not count.
         let Some(claim) = self.claim.take() else { return Ok(()) };
-        if !self.hold.is_ours() {
-            // The lock is that of the process which took it.
-            claim.keep();
-            return Err(Error::Lost);
-        }
-        self.hold.begin_release();
-        claim.release();
-        let Ended { was_lost, failure } = self.keeper.end(&self.hold, after, claim, patience);
-        if self.hold.end_release(was_lost) { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
+        let claim = begin_end(&self.hold, claim)?;
+        let ended = self.keeper.end(&self.hold, after, claim, patience);
+        ended.of(&self.hold)
+    }
+}
+
+/// Fails if a command under it would be refused, or is too late.
+pub(crate) fn may_guard(hold: &Hold) -> Result<(), Error> {
+    if !hold.terms.is_for_one() {
+        return Err(Error::Refused("a shared lock guards nothing: use check".to_owned()));
+    }
+    if hold.is_lost() { Err(Error::Lost) } else { Ok(()) }
+}
+
+/// From here on it is not renewed, and what a renewal on its way is answered does not count.
+pub(crate) fn begin_end(hold: &Hold, claim: Claim) -> Result<Claim, Error> {
+    if !hold.is_ours() {
+        // The lock is that of the process which took it.
+        claim.keep();
+        return Err(Error::Lost);
+    }
+    hold.begin_release();
+    claim.release();
+    Ok(claim)
+}
+
+impl Ended {
+    pub(crate) fn of(self, hold: &Hold) -> Result<(), Error> {
+        if hold.end_release(self.was_lost) { Err(Error::Lost) } else { self.failure.map_or(Ok(()), Err) }
     }
 }
 
@@ -210,13 +225,7 @@ impl Drop for Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<String> = self.hold.terms.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
-        f.debug_struct("Guard")
-            .field("keys", &keys)
-            .field("owner", self.owner())
-            .field("fences", &self.fences())
-            .field("lost", &self.is_lost())
-            .finish()
+        self.hold.describe(f, "Guard")
     }
 }
 
@@ -239,7 +248,7 @@ impl fmt::Debug for Guard {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Loss(Arc<Hold>);
+pub struct Loss(pub(crate) Arc<Hold>);
 
 impl Loss {
     /// Whether the lock was lost before it was released.
@@ -258,7 +267,7 @@ impl Loss {
     /// Waits until the lock is lost, so long at most, and tells whether it was. Ends with false as soon as the lock is
     /// released.
     pub fn wait(&self, timeout: Duration) -> bool {
-        self.0.wait_lost(timeout)
+        here(self.0.wait_lost(Caller::Thread, timeout))
     }
 }
 

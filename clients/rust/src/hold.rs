@@ -5,9 +5,10 @@ use crate::clock::{LOOK, Moment, valid_until};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::request::Terms;
-use crate::sync::{lock, wait};
+use crate::sync::{Caller, Watched, here};
 use crate::trouble::Trouble;
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub(crate) struct Hold {
@@ -18,8 +19,7 @@ pub(crate) struct Hold {
     /// A process that was forked has the memory, but not the lock.
     pid: u32,
     trouble: OnceLock<Trouble>,
-    state: Mutex<State>,
-    changed: Condvar,
+    state: Watched<State>,
 }
 
 struct State {
@@ -47,8 +47,8 @@ impl Hold {
     /// What was granted until this moment.
     pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
         let state = State { valid_until, stage: Stage::Held };
-        let (pid, changed) = (std::process::id(), Condvar::new());
-        Hold { terms, owner, fences, pid, trouble: OnceLock::new(), state: Mutex::new(state), changed }
+        let (pid, trouble) = (std::process::id(), OnceLock::new());
+        Hold { terms, owner, fences, pid, trouble, state: Watched::new(state) }
     }
 
     /// Tells of renewals that fail, and of its loss.
@@ -64,9 +64,17 @@ impl Hold {
         }
     }
 
+    /// What is to be read of its guard, which has this name.
+    pub(crate) fn describe(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let keys: Vec<String> = self.terms.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
+        let mut described = f.debug_struct(name);
+        described.field("keys", &keys).field("owner", &self.owner).field("fences", &self.fences);
+        described.field("lost", &self.is_lost()).finish()
+    }
+
     /// Until when nobody else holds it, as far as is known.
     pub(crate) fn valid_until(&self) -> Moment {
-        lock(&self.state).valid_until
+        self.state.lock().valid_until
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -84,18 +92,16 @@ impl Hold {
     }
 
     /// Waits until it is lost, so long at most. False when it was not, or was released.
-    pub(crate) fn wait_lost(&self, timeout: Duration) -> bool {
+    pub(crate) async fn wait_lost(&self, caller: Caller, timeout: Duration) -> bool {
         let deadline = Moment::now() + timeout;
         loop {
             let stage = self.stage();
             if stage >= Stage::Released || deadline.is_past() {
                 return stage == Stage::Lost;
             }
-            let state = lock(&self.state);
-            if state.stage == stage {
-                let next = if stage == Stage::Held { state.valid_until.min(deadline) } else { deadline };
-                drop(wait(&self.changed, state, next.left().min(LOOK)));
-            }
+            let next = if stage == Stage::Held { self.valid_until().min(deadline) } else { deadline };
+            let is_other = |state: &mut State| (state.stage != stage).then_some(());
+            let _: Option<()> = self.state.wait(caller, Some(next.left().min(LOOK)), is_other).await;
         }
     }
 
@@ -106,14 +112,12 @@ impl Hold {
             if self.stage() != Stage::Held {
                 return None;
             }
-            let state = lock(&self.state);
-            if state.valid_until != known {
-                return Some(state.valid_until);
+            let end = self.valid_until();
+            if end != known {
+                return Some(end);
             }
-            if state.stage == Stage::Held {
-                let time = state.valid_until.left().min(LOOK);
-                drop(wait(&self.changed, state, time));
-            }
+            let is_other = |state: &mut State| (state.stage != Stage::Held || state.valid_until != known).then_some(());
+            let _: Option<()> = here(self.state.wait(Caller::Thread, Some(end.left().min(LOOK)), is_other));
         }
     }
 
@@ -121,17 +125,17 @@ impl Hold {
     pub(crate) fn extended(&self, sent: Moment) {
         if !self.is_over() {
             let until = valid_until(sent, self.terms.lasts());
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.valid_until = state.valid_until.max(until);
-            self.changed.notify_all();
+            self.state.notify();
         }
     }
 
     /// Validity ends at this moment, which may be earlier than was thought: a node of a quorum may fall away.
     pub(crate) fn ends_at(&self, until: Moment) {
         if !self.is_over() {
-            lock(&self.state).valid_until = until;
-            self.changed.notify_all();
+            self.state.lock().valid_until = until;
+            self.state.notify();
         }
     }
 
@@ -154,7 +158,7 @@ impl Hold {
     }
 
     fn go(&self, from: Stage, to: Stage) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.stage == from {
             self.enter(&mut state, to);
         }
@@ -162,7 +166,7 @@ impl Hold {
 
     fn enter(&self, state: &mut State, stage: Stage) {
         state.stage = stage;
-        self.changed.notify_all();
+        self.state.notify();
         if let Some(trouble) = self.trouble.get().filter(|_| stage == Stage::Lost) {
             trouble.tell_apart(Error::Lost);
         }
@@ -170,7 +174,7 @@ impl Hold {
 
     /// Where it stands. Validity that is over is a loss from the first look at it on.
     fn stage(&self) -> Stage {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.stage == Stage::Held && (state.valid_until.is_past() || !self.is_ours()) {
             self.enter(&mut state, Stage::Lost);
         }
@@ -188,6 +192,10 @@ mod tests {
     fn hold(sent: Moment) -> Hold {
         let terms = Terms { lease: LEASE, ..Terms::new(vec![b"k".to_vec()]) };
         Hold::new(terms, Owner::new(), vec![7], sent)
+    }
+
+    fn wait_lost(hold: &Hold, timeout: Duration) -> bool {
+        here(hold.wait_lost(Caller::Thread, timeout))
     }
 
     fn long_ago() -> Moment {
@@ -226,7 +234,7 @@ mod tests {
             assert!(held.is_over() && !held.is_lost());
             assert_eq!(held.end_release(was_lost), was_lost);
             assert_eq!(held.is_lost(), was_lost);
-            assert_eq!(held.wait_lost(Duration::MAX), was_lost, "a wait for its loss is over");
+            assert_eq!(wait_lost(&held, Duration::MAX), was_lost, "a wait for its loss is over");
         }
     }
 
@@ -239,7 +247,7 @@ mod tests {
         for end in [Hold::lose, release] {
             let held = hold(Moment::now());
             let lost = std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| held.wait_lost(Duration::MAX));
+                let waiting = scope.spawn(|| wait_lost(&held, Duration::MAX));
                 end(&held);
                 waiting.join().expect("no panic")
             });
@@ -267,12 +275,12 @@ mod tests {
     fn a_wait_ends_with_its_time_and_with_validity() {
         let held = hold(Moment::now());
         let start = Instant::now();
-        assert!(!held.wait_lost(Duration::from_millis(20)));
+        assert!(!wait_lost(&held, Duration::from_millis(20)));
         assert!(start.elapsed() >= Duration::from_millis(20));
         // Nobody looks at it meanwhile: the wait itself sees the end.
         let terms = Terms { lease: Duration::from_millis(150), ..Terms::new(vec![b"k".to_vec()]) };
         let short = Hold::new(terms, Owner::new(), vec![7], Moment::now());
-        assert!(short.wait_lost(Duration::MAX));
+        assert!(wait_lost(&short, Duration::MAX));
         assert!(short.valid_until().is_past());
     }
 }

@@ -9,11 +9,10 @@ use crate::error::Error;
 use crate::hold::Hold;
 use crate::renew::Renewal;
 use crate::servers::Servers;
-use crate::sync::{lock, wait};
+use crate::sync::{Caller, Mailbox, lock, wait};
 use redis::{Cmd, RedisError, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -134,12 +133,19 @@ impl Lanes {
     }
 
     /// The replies to requests, which may be done twice. An error reply is one of them.
-    pub(crate) fn ask(&self, slot: u16, requests: Vec<Cmd>, limit: Duration) -> Result<Vec<Value>, Failure> {
-        let (sender, received) = channel();
-        let errand = Errand::once(slot, requests, limit, move |replies, _| drop(sender.send(replies)));
+    pub(crate) async fn ask(
+        &self,
+        caller: Caller,
+        slot: u16,
+        requests: Vec<Cmd>,
+        limit: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let replies = Mailbox::new();
+        let told = replies.clone();
+        let errand = Errand::once(slot, requests, limit, move |replies, _| told.send(replies));
         self.send(errand.until(Moment::now() + limit));
         // What was sent before it may take as long.
-        received.recv_timeout(limit * 2).unwrap_or_else(|_| Err(self.silence(slot, limit)))
+        replies.next(caller, Some(limit * 2)).await.unwrap_or_else(|| Err(self.silence(slot, limit)))
     }
 
     /// That the server did not answer in time.
@@ -400,6 +406,7 @@ fn is_redirection(reply: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
 
     #[test]
     fn a_lane_whose_thread_ends_for_whatever_reason_makes_room_for_the_next() {

@@ -148,19 +148,20 @@ impl Lock {
 
     fn acquire(&self, patience: Patience) -> Result<Option<Guard>, Error> {
         let owner = self.check()?;
-        let (terms, cancel, tell) = (&self.terms, self.cancel.as_ref(), &|error: &Error| self.tell(error));
-        let taken = self.backend.take(owner, Attempt { terms, patience, cancel, tell });
+        let tell = |error: &Error| self.tell(error);
+        let taken = self.backend.take(owner, self.attempt(patience, &tell));
         if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
             guard.tell(trouble);
         }
         taken.inspect_err(|error| {
-            let is_trouble = matches!(error, Error::Server(_) | Error::Connection(_) | Error::NoQuorum(_));
-            // A wait has told it before it asked again.
-            let is_told = error.is_transient() && !matches!(patience, Patience::None);
-            if is_trouble && !is_told {
+            if is_untold(error, patience) {
                 self.tell(error);
             }
         })
+    }
+
+    fn attempt<'a>(&'a self, patience: Patience, tell: &'a (dyn Fn(&Error) + Sync)) -> Attempt<'a> {
+        Attempt { terms: &self.terms, patience, cancel: self.cancel.as_ref(), tell }
     }
 
     fn tell(&self, error: &Error) {
@@ -177,4 +178,10 @@ impl Lock {
         }
         Ok(self.owner.clone().unwrap_or_else(Owner::new))
     }
+}
+
+/// Whether an error that is returned is trouble that was not told. A wait has told what passes before it asked again.
+fn is_untold(error: &Error, patience: Patience) -> bool {
+    let is_trouble = matches!(error, Error::Server(_) | Error::Connection(_) | Error::NoQuorum(_));
+    is_trouble && (matches!(patience, Patience::None) || !error.is_transient())
 }

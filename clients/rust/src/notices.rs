@@ -13,7 +13,7 @@ use crate::pool::Event;
 use crate::servers::Servers;
 use crate::slot::slot_of;
 use crate::subscription::{Heard, Subscription};
-use crate::sync::{lock, wait};
+use crate::sync::{Mailbox, lock, wait};
 use crate::turns::Turns;
 use redis::{ConnectionInfo, RedisError};
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ struct Post {
 struct Desk {
     turns: Turns,
     /// Where each wait hears that it may be its turn.
-    events: HashMap<u64, Sender<Event>>,
+    events: HashMap<u64, Mailbox<Event>>,
     /// True while there is a thread.
     runs: bool,
 }
@@ -78,7 +78,7 @@ impl Notices {
     }
 
     /// Lets a wait for a key of this slot hear when it may be its turn.
-    pub(crate) fn seat(&self, slot: u16, owner: &str, events: Sender<Event>) -> Seat {
+    pub(crate) fn seat(&self, slot: u16, owner: &str, events: Mailbox<Event>) -> Seat {
         let address = self.origin.servers.lane(slot);
         let post = {
             let mut posts = lock(&self.posts);
@@ -118,7 +118,7 @@ impl Post {
         Arc::new(Post { origin: origin.clone(), desk: Mutex::new(desk), changed: Condvar::new() })
     }
 
-    fn enter(self: &Arc<Self>, slot: u16, owner: &str, events: Sender<Event>) -> u64 {
+    fn enter(self: &Arc<Self>, slot: u16, owner: &str, events: Mailbox<Event>) -> u64 {
         let mut desk = lock(&self.desk);
         let number = desk.turns.enter(owner, slot, Moment::now());
         desk.events.insert(number, events);
@@ -141,8 +141,7 @@ impl Post {
         let done = change(&mut desk.turns);
         for number in desk.turns.take_woken() {
             if let Some(events) = desk.events.get(&number) {
-                // It cannot be over: it leaves first.
-                drop(events.send(Event::Woken));
+                events.send(Event::Woken);
             }
         }
         self.changed.notify_all();

@@ -9,15 +9,16 @@ use crate::hold::Hold;
 use crate::owner::Claim;
 use crate::pool::{Repeat, Request};
 use crate::request::is_some;
+use crate::sync::{Caller, Mailbox, here};
 use crate::transport::Transport;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// How long the release of a lock that is lost is waited for.
 const LOST_LIMIT: Duration = Duration::from_millis(500);
 
+#[derive(Clone)]
 pub(crate) struct OneServer {
     transport: Arc<Transport>,
     /// How long a request may take.
@@ -38,7 +39,7 @@ impl OneServer {
             Err(error) => {
                 // Without a thread nothing goes on in the background.
                 for request in hold.terms.release(&hold.owner, &hold.fences) {
-                    drop(transport.ask(hold.terms.slot(), request, limit));
+                    drop(here(transport.ask(Caller::Thread, hold.terms.slot(), request, limit)));
                 }
                 Err(Error::Connection(RedisError::from(error)))
             }
@@ -46,14 +47,91 @@ impl OneServer {
     }
 
     /// Whether all requests about a hold that is held are answered by something. What is not is lost.
-    fn holds(&self, hold: &Hold, requests: Vec<Cmd>, limit: Duration) -> Result<bool, Error> {
-        for reply in self.transport.lanes.ask(hold.terms.slot(), requests, limit)? {
+    async fn holds(&self, caller: Caller, hold: &Hold, requests: Vec<Cmd>, limit: Duration) -> Result<bool, Error> {
+        for reply in self.transport.lanes.ask(caller, hold.terms.slot(), requests, limit).await? {
             if !is_held(reply)? {
                 hold.lose();
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    pub(crate) async fn check(&self, caller: Caller, hold: &Hold) -> Result<bool, Error> {
+        if hold.is_lost() {
+            return Ok(false);
+        }
+        let requests = hold.terms.ask(&hold.owner, &hold.fences);
+        Ok(self.holds(caller, hold, requests, self.limit).await? && !hold.is_lost())
+    }
+
+    pub(crate) async fn renew(&self, caller: Caller, hold: &Hold) -> Result<bool, Error> {
+        if hold.is_over() {
+            return Ok(false);
+        }
+        let sent = Moment::now();
+        let requests = hold.terms.extend(&hold.owner, &hold.fences);
+        if self.holds(caller, hold, requests, renewal_limit(hold.terms.lasts())).await? {
+            hold.extended(sent);
+        }
+        Ok(!hold.is_lost())
+    }
+
+    pub(crate) async fn guard(&self, caller: Caller, hold: &Hold, command: &Cmd) -> Result<Value, Error> {
+        let request = Request {
+            slot: hold.terms.slot(),
+            command: hold.terms.guard(&hold.owner, &hold.fences, command),
+            limit: self.limit,
+            repeat: Repeat::Never,
+            parting: None,
+        };
+        let reply = match self.transport.pool.ask(caller, request).await? {
+            Value::Array(mut fence_and_reply) if fence_and_reply.len() == 2 => fence_and_reply.pop(),
+            _ => None,
+        };
+        reply.ok_or_else(|| {
+            hold.lose();
+            Error::Lost
+        })
+    }
+
+    pub(crate) async fn end(
+        &self,
+        caller: Caller,
+        hold: &Arc<Hold>,
+        after: Option<Duration>,
+        claim: Claim,
+        patience: Option<Duration>,
+    ) -> Ended {
+        self.transport.lanes.remove(hold);
+        let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
+        let (of_request, ends_at) = (hold.clone(), after.map(|time| Moment::now() + time));
+        let requests = move || {
+            let (terms, owner, fences) = (&of_request.terms, &of_request.owner, &of_request.fences);
+            match ends_at {
+                Some(end) if !end.is_past() => terms.shorten(owner, fences, end.left()),
+                _ => terms.release(owner, fences),
+            }
+        };
+        let replies = Mailbox::new();
+        let (told, debt) = (replies.clone(), self.transport.owe());
+        // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
+        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, is_repeated| {
+            let ended = ended(replies, is_repeated);
+            if ended.failure.is_some() {
+                claim.keep();
+            } else {
+                drop(claim);
+            }
+            drop(debt);
+            told.send(ended);
+        });
+        let until = Moment::now() + hold.terms.lasts() + QUEUE;
+        self.transport.lanes.send(errand.of(requests).until(until));
+        replies.next(caller, Some(patience.unwrap_or(limit))).await.unwrap_or_else(|| {
+            let silence = self.transport.lanes.silence(hold.terms.slot(), limit);
+            Ended { was_lost: false, failure: Some(silence.error) }
+        })
     }
 }
 
@@ -68,77 +146,25 @@ fn is_held(reply: Value) -> Result<bool, Error> {
 
 impl Keeper for OneServer {
     fn check(&self, hold: &Hold) -> Result<bool, Error> {
-        if hold.is_lost() {
-            return Ok(false);
-        }
-        Ok(self.holds(hold, hold.terms.ask(&hold.owner, &hold.fences), self.limit)? && !hold.is_lost())
+        here(self.check(Caller::Thread, hold))
     }
 
     fn renew(&self, hold: &Hold) -> Result<bool, Error> {
-        if hold.is_over() {
-            return Ok(false);
-        }
-        let sent = Moment::now();
-        let requests = hold.terms.extend(&hold.owner, &hold.fences);
-        if self.holds(hold, requests, renewal_limit(hold.terms.lasts()))? {
-            hold.extended(sent);
-        }
-        Ok(!hold.is_lost())
+        here(self.renew(Caller::Thread, hold))
     }
 
     fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error> {
         let requests = hold.terms.shorten(&hold.owner, &hold.fences, time);
-        if self.holds(hold, requests, self.limit)? { self.renew(hold) } else { Ok(false) }
+        let is_held = here(self.holds(Caller::Thread, hold, requests, self.limit))?;
+        if is_held { here(self.renew(Caller::Thread, hold)) } else { Ok(false) }
     }
 
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error> {
-        let reply = self.transport.pool.ask(Request {
-            slot: hold.terms.slot(),
-            command: hold.terms.guard(&hold.owner, &hold.fences, command),
-            limit: self.limit,
-            repeat: Repeat::Never,
-            parting: None,
-        });
-        let reply = match reply? {
-            Value::Array(mut fence_and_reply) if fence_and_reply.len() == 2 => fence_and_reply.pop(),
-            _ => None,
-        };
-        reply.ok_or_else(|| {
-            hold.lose();
-            Error::Lost
-        })
+        here(self.guard(Caller::Thread, hold, command))
     }
 
     fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended {
-        self.transport.lanes.remove(hold);
-        let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
-        let (of_request, ends_at) = (hold.clone(), after.map(|time| Moment::now() + time));
-        let requests = move || {
-            let (terms, owner, fences) = (&of_request.terms, &of_request.owner, &of_request.fences);
-            match ends_at {
-                Some(end) if !end.is_past() => terms.shorten(owner, fences, end.left()),
-                _ => terms.release(owner, fences),
-            }
-        };
-        let (sender, received) = channel();
-        let debt = self.transport.owe();
-        // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
-        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, is_repeated| {
-            let ended = ended(replies, is_repeated);
-            if ended.failure.is_some() {
-                claim.keep();
-            } else {
-                drop(claim);
-            }
-            drop(debt);
-            drop(sender.send(ended));
-        });
-        let until = Moment::now() + hold.terms.lasts() + QUEUE;
-        self.transport.lanes.send(errand.of(requests).until(until));
-        received.recv_timeout(patience.unwrap_or(limit)).unwrap_or_else(|_| {
-            let silence = self.transport.lanes.silence(hold.terms.slot(), limit);
-            Ended { was_lost: false, failure: Some(silence.error) }
-        })
+        here(self.end(Caller::Thread, hold, after, claim, patience))
     }
 }
 

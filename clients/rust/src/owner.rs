@@ -1,12 +1,11 @@
 //! Who holds a lock, as the server knows it, and which keys an owner has in use here. Sends nothing.
 
-use crate::clock::Moment;
 use crate::error::Error;
-use crate::sync::{lock, wait};
+use crate::sync::{Caller, Watched};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// A name that nobody else has: `host:pid:` and 128 random bits.
@@ -20,8 +19,7 @@ pub struct Owner(Arc<Named>);
 struct Named {
     name: String,
     /// The keys that it holds, waits for or has not left yet. True for those that are being released.
-    in_use: Mutex<HashMap<Vec<u8>, bool>>,
-    changed: Condvar,
+    in_use: Watched<HashMap<Vec<u8>, bool>>,
 }
 
 impl Owner {
@@ -44,7 +42,7 @@ impl Owner {
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
         let name = format!("{prefix}{host}:{}:{}", std::process::id(), random_hex());
-        Owner(Arc::new(Named { name, in_use: Mutex::default(), changed: Condvar::new() }))
+        Owner(Arc::new(Named { name, in_use: Watched::default() }))
     }
 
     /// The name, as the server has it.
@@ -54,12 +52,12 @@ impl Owner {
 
     /// Takes keys into use, all or none. Whoever asked twice for one under one name would have it once, and give it
     /// back under the feet of the other. One that is being released is waited for, so long at most.
-    pub(crate) fn claim(&self, keys: &[Vec<u8>], patience: Duration) -> Result<Claim, Error> {
-        let deadline = Moment::now() + patience;
-        let mut in_use = lock(&self.0.in_use);
-        while keys.iter().any(|key| in_use.get(key) == Some(&true)) && !deadline.is_past() {
-            in_use = wait(&self.0.changed, in_use, deadline.left());
-        }
+    pub(crate) async fn claim(&self, caller: Caller, keys: &[Vec<u8>], patience: Duration) -> Result<Claim, Error> {
+        let is_released = |in_use: &mut HashMap<Vec<u8>, bool>| {
+            (!keys.iter().any(|key| in_use.get(key) == Some(&true))).then_some(())
+        };
+        let _: Option<()> = self.0.in_use.wait(caller, Some(patience), is_released).await;
+        let mut in_use = self.0.in_use.lock();
         for (number, key) in keys.iter().enumerate() {
             if in_use.contains_key(key) || keys[..number].contains(key) {
                 let key = key.escape_ascii();
@@ -115,7 +113,7 @@ impl Claim {
 
     /// The keys are being released: whoever asks for them under this name waits for that.
     pub(crate) fn release(&self) {
-        let mut in_use = lock(&self.0.owner.0.in_use);
+        let mut in_use = self.0.owner.0.in_use.lock();
         for key in &self.0.keys {
             in_use.insert(key.clone(), true);
         }
@@ -124,22 +122,22 @@ impl Claim {
     /// Never gives the keys back: nobody knows what the server still has under this owner.
     pub(crate) fn keep(self) {
         self.0.kept.store(true, Ordering::Relaxed);
-        let mut in_use = lock(&self.0.owner.0.in_use);
+        let mut in_use = self.0.owner.0.in_use.lock();
         for key in &self.0.keys {
             in_use.insert(key.clone(), false);
         }
-        self.0.owner.0.changed.notify_all();
+        self.0.owner.0.in_use.notify();
     }
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
         if !*self.kept.get_mut() {
-            let mut in_use = lock(&self.owner.0.in_use);
+            let mut in_use = self.owner.0.in_use.lock();
             for key in &self.keys {
                 in_use.remove(key);
             }
-            self.owner.0.changed.notify_all();
+            self.owner.0.in_use.notify();
         }
     }
 }
@@ -147,6 +145,7 @@ impl Drop for Claimed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::here;
     use std::collections::HashSet;
 
     #[test]
@@ -159,27 +158,31 @@ mod tests {
         assert_eq!(owner.as_str().rsplit(':').next().map(str::len), Some(32));
     }
 
+    fn claim(owner: &Owner, keys: &[Vec<u8>], patience: Duration) -> Result<Claim, Error> {
+        here(owner.claim(Caller::Thread, keys, patience))
+    }
+
     #[test]
     fn a_key_is_in_use_once_until_its_claim_ends() {
         let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
         let owner = Owner::new();
-        let first = owner.claim(&keys(&["a", "b"]), Duration::ZERO).ok();
+        let first = claim(&owner, &keys(&["a", "b"]), Duration::ZERO).ok();
         assert!(first.is_some());
         // Refused whole: c is free afterwards.
-        assert!(matches!(owner.claim(&keys(&["c", "b"]), Duration::ZERO), Err(Error::Refused(_))));
-        assert!(matches!(owner.claim(&keys(&["c", "c"]), Duration::ZERO), Err(Error::Refused(_))));
-        assert!(owner.claim(&keys(&["c"]), Duration::ZERO).is_ok());
+        assert!(matches!(claim(&owner, &keys(&["c", "b"]), Duration::ZERO), Err(Error::Refused(_))));
+        assert!(matches!(claim(&owner, &keys(&["c", "c"]), Duration::ZERO), Err(Error::Refused(_))));
+        assert!(claim(&owner, &keys(&["c"]), Duration::ZERO).is_ok());
         first.iter().for_each(Claim::release);
-        assert!(owner.claim(&keys(&["b"]), Duration::from_millis(1)).is_err());
+        assert!(claim(&owner, &keys(&["b"]), Duration::from_millis(1)).is_err());
         let again = std::thread::scope(|scope| {
-            let again = scope.spawn(|| owner.claim(&keys(&["b"]), Duration::MAX).is_ok());
+            let again = scope.spawn(|| claim(&owner, &keys(&["b"]), Duration::MAX).is_ok());
             drop(first);
             again.join().expect("no panic")
         });
         assert!(again, "what is being released is waited for");
-        let again = owner.claim(&keys(&["b"]), Duration::ZERO);
+        let again = claim(&owner, &keys(&["b"]), Duration::ZERO);
         again.expect("free").keep();
-        assert!(owner.claim(&keys(&["b"]), Duration::ZERO).is_err());
-        assert!(Owner::new().claim(&keys(&["b"]), Duration::ZERO).is_ok());
+        assert!(claim(&owner, &keys(&["b"]), Duration::ZERO).is_err());
+        assert!(claim(&Owner::new(), &keys(&["b"]), Duration::ZERO).is_ok());
     }
 }

@@ -7,7 +7,7 @@ use crate::channel::{Channel, Failure, Parting};
 use crate::clock::{BLOCKING_MAX, IDLE, IDLE_MAX, LOOK, Moment};
 use crate::error::{Error, was_cut};
 use crate::servers::Servers;
-use crate::sync::lock;
+use crate::sync::{Caller, Mailbox, lock};
 use redis::{Cmd, RedisError, Value};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ struct Worker {
 }
 
 enum Task {
-    Ask(Request, Sender<Event>),
+    Ask(Request, Mailbox<Event>),
     AfterClosing(Box<dyn FnOnce() + Send>),
 }
 
@@ -91,10 +91,12 @@ impl Pool {
     }
 
     /// The reply, once it is there or its time is up.
-    pub(crate) fn ask(self: &Arc<Self>, request: Request) -> Result<Value, Failure> {
+    pub(crate) async fn ask(self: &Arc<Self>, caller: Caller, request: Request) -> Result<Value, Failure> {
         let failed = |error: io::Error| Failure { error: Error::Connection(RedisError::from(error)), sent: false };
         let worker = self.take(request.slot).map_err(failed)?;
-        let reply = request.send(&mut lock(&worker.channel));
+        let reply = match caller {
+            Caller::Thread => request.send(&mut lock(&worker.channel)),
+        };
         self.put_back(worker, &reply);
         reply
     }
@@ -170,7 +172,7 @@ fn serve(pool: &Weak<Pool>, channel: &Arc<Mutex<Channel>>, number: u64, tasks: &
             Ok(Task::Ask(request, events)) => {
                 let reply = request.send(&mut lock(channel));
                 // A waiting thread that has turned away does not listen.
-                drop(events.send(Event::Reply(reply)));
+                events.send(Event::Reply(reply));
             }
             Ok(Task::AfterClosing(last)) => {
                 lock(channel).close();
@@ -222,7 +224,7 @@ pub(crate) struct Checkout {
 
 impl Checkout {
     /// Sends a request. The reply is an event.
-    pub(crate) fn ask(&mut self, request: Request, events: &Sender<Event>) {
+    pub(crate) fn ask(&mut self, request: Request, events: &Mailbox<Event>) {
         if let Some(worker) = &self.worker {
             // It lives as long as its tasks can be sent.
             drop(worker.tasks.send(Task::Ask(request, events.clone())));

@@ -2,37 +2,30 @@
 //! server one for all that goes on in the background and one for what it tells those that wait.
 
 use crate::channel::Failure;
-use crate::clock::{LOOK, Moment};
 use crate::lanes::Lanes;
 use crate::notices::Notices;
 use crate::pool::{Pool, Repeat, Request};
 use crate::servers::Servers;
-use crate::sync::{lock, wait};
+use crate::sync::{Caller, Watched};
 use redis::{Cmd, Value};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) struct Transport {
     pub(crate) pool: Arc<Pool>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) notices: Notices,
-    owed: Arc<Owed>,
-}
-
-/// How much is yet to be given back.
-#[derive(Default)]
-struct Owed {
-    count: Mutex<usize>,
-    changed: Condvar,
+    /// How much is yet to be given back.
+    owed: Arc<Watched<usize>>,
 }
 
 /// Something that is yet to be given back, until this is dropped.
-pub(crate) struct Debt(Arc<Owed>);
+pub(crate) struct Debt(Arc<Watched<usize>>);
 
 impl Drop for Debt {
     fn drop(&mut self) {
-        *lock(&self.0.count) -= 1;
-        self.0.changed.notify_all();
+        *self.0.lock() -= 1;
+        self.0.notify();
     }
 }
 
@@ -47,22 +40,17 @@ impl Transport {
 
     /// Something is to be given back in the background.
     pub(crate) fn owe(&self) -> Debt {
-        *lock(&self.owed.count) += 1;
+        *self.owed.lock() += 1;
         Debt(self.owed.clone())
     }
 
     /// Waits until all is given back, or so long. Tells whether it is.
-    pub(crate) fn wait_released(&self, timeout: Duration) -> bool {
-        let deadline = Moment::now() + timeout;
-        let mut count = lock(&self.owed.count);
-        while *count > 0 && !deadline.is_past() {
-            count = wait(&self.owed.changed, count, deadline.left().min(LOOK));
-        }
-        *count == 0
+    pub(crate) async fn wait_released(&self, caller: Caller, timeout: Duration) -> bool {
+        self.owed.wait(caller, Some(timeout), |count| (*count == 0).then_some(())).await.is_some()
     }
 
     /// The reply to a request that changes nothing.
-    pub(crate) fn ask(&self, slot: u16, command: Cmd, limit: Duration) -> Result<Value, Failure> {
-        self.pool.ask(Request { slot, command, limit, repeat: Repeat::AfterIdle, parting: None })
+    pub(crate) async fn ask(&self, caller: Caller, slot: u16, command: Cmd, limit: Duration) -> Result<Value, Failure> {
+        self.pool.ask(caller, Request { slot, command, limit, repeat: Repeat::AfterIdle, parting: None }).await
     }
 }

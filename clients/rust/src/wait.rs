@@ -14,13 +14,13 @@ use crate::notices::Seat;
 use crate::owner::{Claim, Owner};
 use crate::pool::{Checkout, Event, Repeat, Request};
 use crate::request::{Queue, Terms, fences_of, queue_max_of};
+use crate::sync::{Caller, Mailbox};
 use crate::transport::Transport;
 use crate::trouble::Told;
 use crate::turns::{State, Turns, interval};
 use redis::{RedisError, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// What the server granted, and when it was asked for it.
@@ -31,70 +31,78 @@ pub(crate) struct Granted {
     pub(crate) claim: Claim,
 }
 
-/// An acquisition at one server: where, of what, by which owner.
+/// An acquisition at one server: for whom, where, of what, by which owner.
 pub(crate) struct Acquisition<'a> {
+    pub(crate) caller: Caller,
     pub(crate) transport: &'a Arc<Transport>,
     pub(crate) terms: &'a Terms,
     pub(crate) owner: &'a Owner,
 }
 
 impl Acquisition<'_> {
-    /// Asks once, within this time. Nobody waits for it.
-    pub(crate) fn try_once(&self, claim: Claim, limit: Duration) -> Result<Option<Granted>, Error> {
-        let slot = self.terms.slot();
-        let (events, received) = channel();
-        if !self.transport.lanes.prepare(slot, limit, move |opened| drop(events.send(opened))) {
-            let opened = received.recv_timeout(limit + LEAVE);
-            opened.unwrap_or_else(|_| Err(self.transport.lanes.silence(slot, limit)))?;
+    /// Asks once, within this time. Nobody waits for it. If it is given up, so is what it was granted.
+    pub(crate) async fn try_once(&self, claim: Claim, limit: Duration) -> Result<Option<Granted>, Error> {
+        let mut asked = Asked { acquisition: self, claim: Some(claim), is_asked: false };
+        let (slot, lanes) = (self.terms.slot(), &self.transport.lanes);
+        let events = Mailbox::new();
+        let told = events.clone();
+        if !lanes.prepare(slot, limit, move |opened| told.send(opened)) {
+            let opened = events.next(self.caller, Some(limit + LEAVE)).await;
+            opened.unwrap_or_else(|| Err(lanes.silence(slot, limit)))?;
         }
         let sent = Moment::now();
-        let asked = self.transport.pool.ask(Request {
-            slot,
-            command: self.terms.acquire(self.owner, Queue::No, None),
-            limit,
-            repeat: Repeat::AfterIdle,
-            // Once it is answered late, it is given up.
-            parting: Some(self.parting(&Arc::new(AtomicBool::new(true)))),
-        });
-        let reply = match asked {
+        asked.is_asked = true;
+        let reply = match self.ask_once(limit).await {
             Ok(reply) => reply,
             Err(Failure { error, sent }) => {
                 // A reply that did not come may have been a fence.
-                if sent && matches!(error, Error::Connection(_)) {
-                    self.leave(claim, || {});
-                }
+                asked.is_asked = sent && matches!(error, Error::Connection(_));
                 return Err(error);
             }
         };
-        let Some(fences) = fences_of(reply)? else { return Ok(None) };
-        match self.confirmed(fences, sent) {
-            Ok(granted) => Ok(granted.map(|(fences, sent)| Granted { fences, sent, claim })),
-            Err(error) => {
-                self.leave(claim, || {});
-                Err(error)
+        let Some(fences) = fences_of(reply)? else {
+            asked.is_asked = false;
+            return Ok(None);
+        };
+        let confirmed = self.confirmed(fences, sent).await?;
+        asked.is_asked = false;
+        let granted = confirmed.zip(asked.claim.take());
+        Ok(granted.map(|((fences, sent), claim)| Granted { fences, sent, claim }))
+    }
+
+    /// The reply to one request, which has no place in the queue.
+    async fn ask_once(&self, limit: Duration) -> Result<Value, Failure> {
+        let (slot, command) = (self.terms.slot(), self.terms.acquire(self.owner, Queue::No, None));
+        // Once it is answered late, it is given up.
+        let parting = Some(self.parting(&Arc::new(AtomicBool::new(true))));
+        match self.caller {
+            Caller::Thread => {
+                let request = Request { slot, command, limit, repeat: Repeat::AfterIdle, parting };
+                self.transport.pool.ask(self.caller, request).await
             }
         }
     }
 
     /// Waits in the queue until the deadline, or without one as long as it takes. Tells of each error that may pass,
     /// and whether it is of another kind than the last one; asks again if it is told to.
-    pub(crate) fn wait(
+    pub(crate) async fn wait(
         &self,
         claim: Claim,
         deadline: Option<Moment>,
         cancel: Option<&Cancel>,
-        tell: &dyn Fn(&Error, bool) -> bool,
+        tell: &(dyn Fn(&Error, bool) -> bool + Sync),
     ) -> Result<Option<Granted>, Error> {
-        let (events, received) = channel();
-        let notified = cancel.map(|cancel| cancel.notify(events.clone(), || Event::Cancelled));
+        let events = Mailbox::new();
+        let told = events.clone();
+        let notified = cancel.map(|cancel| cancel.notify(move || told.send(Event::Cancelled)));
         let is_given_up = Arc::default();
         let wait = Wait {
             acquisition: self,
+            claim: Some(claim),
             deadline,
             tell,
             told: Told::default(),
             events,
-            received,
             notified,
             is_given_up,
             connection: None,
@@ -105,19 +113,19 @@ impl Acquisition<'_> {
             is_asked: false,
             sent: Moment::now(),
         };
-        wait.run(claim)
+        wait.run().await
     }
 
     /// The grant, if it is sure to last for a while still. The moment of the grant is not known, so it counts from when
     /// it was asked for. If that is long ago, the lease is renewed first. None if the hold is gone already.
-    fn confirmed(&self, fences: Vec<u64>, sent: Moment) -> Result<Option<(Vec<u64>, Moment)>, Error> {
+    async fn confirmed(&self, fences: Vec<u64>, sent: Moment) -> Result<Option<(Vec<u64>, Moment)>, Error> {
         if sent.elapsed() < renewal_interval(self.terms.lasts()) {
             return Ok(Some((fences, sent)));
         }
         let sent = Moment::now();
         let limit = renewal_limit(self.terms.lasts()).min(ANSWER);
         let requests = self.terms.extend(self.owner, &fences);
-        for reply in self.transport.lanes.ask(self.terms.slot(), requests, limit)? {
+        for reply in self.transport.lanes.ask(self.caller, self.terms.slot(), requests, limit).await? {
             match reply.extract_error().map_err(Error::from) {
                 Ok(Value::Nil) => return Ok(None),
                 Err(error) if error.is_overwritten() => return Ok(None),
@@ -150,14 +158,30 @@ impl Acquisition<'_> {
     }
 }
 
+/// A request that has no place. Whatever it may have been granted is given back, unless the claim is taken.
+struct Asked<'a> {
+    acquisition: &'a Acquisition<'a>,
+    claim: Option<Claim>,
+    is_asked: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take().filter(|_| self.is_asked) {
+            self.acquisition.leave(claim, || {});
+        }
+    }
+}
+
 /// One wait. Its owner may have a place in the queue from the first request on.
 struct Wait<'a> {
     acquisition: &'a Acquisition<'a>,
+    /// None once it is over.
+    claim: Option<Claim>,
     deadline: Option<Moment>,
-    tell: &'a dyn Fn(&Error, bool) -> bool,
+    tell: &'a (dyn Fn(&Error, bool) -> bool + Sync),
     told: Told,
-    events: Sender<Event>,
-    received: Receiver<Event>,
+    events: Mailbox<Event>,
     notified: Option<Notified<'a>>,
     is_given_up: Arc<AtomicBool>,
     /// The connection on which it waits. None while there is none to be had.
@@ -187,14 +211,15 @@ enum Answer {
 }
 
 impl Wait<'_> {
-    fn run(mut self, claim: Claim) -> Result<Option<Granted>, Error> {
-        let outcome = self.ask_until_granted();
+    async fn run(mut self) -> Result<Option<Granted>, Error> {
+        let outcome = self.ask_until_granted().await;
+        let Some(claim) = self.claim.take() else { return Ok(None) };
         if let Ok(Some((fences, sent))) = outcome {
             return Ok(Some(Granted { fences, sent, claim }));
         }
         // That others hold it must come from the server. Without an answer nobody knows.
         let is_answered = !self.is_asked;
-        let has_left = self.leave(claim);
+        let has_left = self.leave(claim).await;
         match outcome {
             Ok(_) if !is_answered && !has_left => {
                 Err(self.acquisition.transport.lanes.silence(self.acquisition.terms.slot(), self.sent.elapsed()).error)
@@ -205,11 +230,11 @@ impl Wait<'_> {
     }
 
     /// The fences; None when the time is up. An error that may pass is returned only if it came last.
-    fn ask_until_granted(&mut self) -> Result<Option<(Vec<u64>, Moment)>, Error> {
+    async fn ask_until_granted(&mut self) -> Result<Option<(Vec<u64>, Moment)>, Error> {
         let mut backoff = Backoff::default();
         let mut failure = None;
         loop {
-            let pause = match self.ask() {
+            let pause = match self.ask().await {
                 Ok(Answer::Granted(fences, sent)) => return Ok(Some((fences, sent))),
                 Ok(answer @ (Answer::NotYet(_) | Answer::InTurn)) => {
                     backoff.reset();
@@ -225,7 +250,10 @@ impl Wait<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            pause.map_or_else(|| self.rest_until_turn(), |pause| self.rest(pause))?;
+            match pause {
+                None => self.rest_until_turn().await?,
+                Some(pause) => self.rest(pause).await?,
+            }
             if self.left() == Some(Duration::ZERO) {
                 return failure.map_or(Ok(None), Err);
             }
@@ -238,25 +266,25 @@ impl Wait<'_> {
     }
 
     /// One request: one that waits in the queue, or, while too many do, one that takes a place there.
-    fn ask(&mut self) -> Result<Answer, Error> {
-        let Acquisition { transport, terms, .. } = self.acquisition;
+    async fn ask(&mut self) -> Result<Answer, Error> {
+        let Acquisition { caller, transport, terms, .. } = self.acquisition;
         let slot = terms.slot();
         let time = self.left().map(|left| left.saturating_add(OVERTIME));
         let events = self.events.clone();
-        if !transport.lanes.prepare(slot, OPEN_LIMIT, move |opened| drop(events.send(Event::Ready(opened)))) {
-            match self.next_event(time)? {
+        if !transport.lanes.prepare(slot, OPEN_LIMIT, move |opened| events.send(Event::Ready(opened))) {
+            match self.next_event(time).await? {
                 Some(Event::Ready(opened)) => opened?,
                 _ => return Err(self.silence(time.unwrap_or(OPEN_LIMIT))),
             }
         }
-        if self.connection.is_none() {
+        if self.connection.is_none() && *caller == Caller::Thread {
             self.connection = transport.pool.wait(slot).map_err(RedisError::from)?;
         }
-        if self.connection.is_some() { self.ask_and_block(time) } else { self.ask_in_turn(time) }
+        if self.connection.is_some() { self.ask_and_block(time).await } else { self.ask_in_turn(time).await }
     }
 
     /// A request that waits in the queue, on its own connection.
-    fn ask_and_block(&mut self, time: Option<Duration>) -> Result<Answer, Error> {
+    async fn ask_and_block(&mut self, time: Option<Duration>) -> Result<Answer, Error> {
         self.seat = None;
         let Acquisition { terms, owner, .. } = self.acquisition;
         let slice = self.left().unwrap_or(BLOCK).min(BLOCK);
@@ -268,28 +296,28 @@ impl Wait<'_> {
             if self.deadline.is_none() && self.notified.is_none() {
                 // Nothing can end it but the reply: that spares another thread.
                 if let Some(reply) = connection.ask_here(request) {
-                    drop(self.events.send(Event::Reply(reply)));
+                    self.events.send(Event::Reply(reply));
                 }
             } else {
                 connection.ask(request, &self.events);
             }
         }
-        let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
+        let Some(Event::Reply(reply)) = self.next_event(time).await? else { return Ok(Answer::TimeUp) };
         self.replied(&reply);
         let reply = reply.map_err(Error::from).and_then(|reply| reply.extract_error().map_err(Error::from));
         if self.has_lower_queue(&reply) {
             return Ok(Answer::NotYet(Duration::ZERO));
         }
         // Who answers at once does not let it wait: it must not be asked in a tight loop.
-        Ok(self.granted(reply?, sent)?.unwrap_or_else(|| Answer::NotYet(slice.saturating_sub(sent.elapsed()))))
+        Ok(self.granted(reply?, sent).await?.unwrap_or_else(|| Answer::NotYet(slice.saturating_sub(sent.elapsed()))))
     }
 
     /// A request that takes a place in the queue, over the connection of all. The server tells its owner when to ask
     /// again, if it can.
-    fn ask_in_turn(&mut self, time: Option<Duration>) -> Result<Answer, Error> {
-        let Acquisition { transport, terms, owner } = self.acquisition;
+    async fn ask_in_turn(&mut self, time: Option<Duration>) -> Result<Answer, Error> {
+        let Acquisition { transport, terms, owner, .. } = self.acquisition;
         let slot = terms.slot();
-        let Some(state) = self.state()? else {
+        let Some(state) = self.state().await? else {
             return if self.has_asked { Ok(Answer::TimeUp) } else { Err(self.silence(time.unwrap_or(OPEN_LIMIT))) };
         };
         let channel = match &state {
@@ -302,11 +330,11 @@ impl Wait<'_> {
         self.with_turn(Turns::sends);
         let request = Errand::once(slot, vec![command], ANSWER, move |replies, _| {
             let reply = replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil));
-            drop(events.send(Event::Reply(reply)));
+            events.send(Event::Reply(reply));
         });
         let request = request.parting_with(self.parting());
         transport.lanes.send(if channel.is_some() { request.staying() } else { request });
-        let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
+        let Some(Event::Reply(reply)) = self.next_event(time).await? else { return Ok(Answer::TimeUp) };
         self.replied(&reply);
         let reply = reply.map_err(Error::from).and_then(|reply| reply.extract_error().map_err(Error::from));
         let (is_told, interval) = (channel.is_some(), until_poll(interval(channel.is_some(), queue)));
@@ -328,12 +356,12 @@ impl Wait<'_> {
         if is_otherwise || self.has_lower_queue(&reply) {
             return Ok(Answer::NotYet(Duration::ZERO));
         }
-        Ok(self.granted(reply?, sent)?.unwrap_or(Answer::InTurn))
+        Ok(self.granted(reply?, sent).await?.unwrap_or(Answer::InTurn))
     }
 
     /// How the subscription stands, once that is known; None when the time is up.
-    fn state(&mut self) -> Result<Option<State>, Error> {
-        let Acquisition { transport, terms, owner } = self.acquisition;
+    async fn state(&mut self) -> Result<Option<State>, Error> {
+        let Acquisition { transport, terms, owner, .. } = self.acquisition;
         let slot = terms.slot();
         loop {
             let address = transport.lanes.address(slot);
@@ -347,7 +375,7 @@ impl Wait<'_> {
             if state != State::Opening {
                 return Ok(Some(state));
             }
-            if self.any_event(self.left())?.is_none() {
+            if self.any_event(self.left()).await?.is_none() {
                 return Ok(None);
             }
         }
@@ -365,9 +393,9 @@ impl Wait<'_> {
     }
 
     /// What a reply grants; None if it was null, or the lock was lost before it was known here: back to the queue.
-    fn granted(&self, reply: Value, sent: Moment) -> Result<Option<Answer>, Error> {
+    async fn granted(&self, reply: Value, sent: Moment) -> Result<Option<Answer>, Error> {
         let Some(fences) = fences_of(reply)? else { return Ok(None) };
-        let confirmed = self.acquisition.confirmed(fences, sent)?;
+        let confirmed = self.acquisition.confirmed(fences, sent).await?;
         Ok(Some(confirmed.map_or(Answer::NotYet(Duration::ZERO), |(fences, sent)| Answer::Granted(fences, sent))))
     }
 
@@ -398,28 +426,28 @@ impl Wait<'_> {
     }
 
     /// Waits so long, unless it is cancelled or the time is up.
-    fn rest(&self, pause: Duration) -> Result<(), Error> {
+    async fn rest(&self, pause: Duration) -> Result<(), Error> {
         let pause = self.left().map_or(pause, |left| left.min(pause));
-        if pause.is_zero() { Ok(()) } else { self.next_event(Some(pause)).map(drop) }
+        if pause.is_zero() { Ok(()) } else { self.next_event(Some(pause)).await.map(drop) }
     }
 
     /// Waits until it is its turn to ask, unless it is cancelled or the time is up.
-    fn rest_until_turn(&self) -> Result<(), Error> {
+    async fn rest_until_turn(&self) -> Result<(), Error> {
         loop {
             let due = self.with_turn(|turns, number| turns.due(number)).map_or(Duration::ZERO, Moment::left);
             let pause = self.left().map_or(due, |left| left.min(due));
             if pause.is_zero() {
                 return Ok(());
             }
-            self.any_event(Some(pause))?;
+            self.any_event(Some(pause)).await?;
         }
     }
 
     /// What is told next, but that it may be its turn; None when nothing came in time.
-    fn next_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
+    async fn next_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
         let end = time.map(|time| Moment::now() + time);
         loop {
-            match self.any_event(end.map(Moment::left))? {
+            match self.any_event(end.map(Moment::left)).await? {
                 Some(Event::Woken) => {}
                 event => return Ok(event),
             }
@@ -427,38 +455,30 @@ impl Wait<'_> {
     }
 
     /// What is told next; None when nothing came in time.
-    fn any_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
-        let event = match time {
-            Some(time) => self.received.recv_timeout(time),
-            None => self.received.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match event {
-            Ok(Event::Cancelled) => Err(Error::Cancelled),
-            Ok(event) => Ok(Some(event)),
-            // It cannot be disconnected: the wait itself has a sender.
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(None),
+    async fn any_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
+        match self.events.next(self.acquisition.caller, time).await {
+            Some(Event::Cancelled) => Err(Error::Cancelled),
+            event => Ok(event),
         }
     }
 
     /// Leaves the queue. The request that waits there, if there is one, is answered by that. Tells whether the server
     /// has said so; if not, all goes on in the background.
-    fn leave(&mut self, claim: Claim) -> bool {
+    async fn leave(&mut self, claim: Claim) -> bool {
         if !self.has_asked {
             return true;
         }
         let (acquisition, deadline) = (self.acquisition, Moment::now() + LEAVE);
-        let (sender, left) = channel();
+        let left = Mailbox::new();
         let leave = |claim: &Claim| {
-            let sender = sender.clone();
-            acquisition.leave(claim.clone(), move || {
-                // Nobody listens any more if it took long.
-                let _: Result<(), _> = sender.send(());
-            });
+            let told = left.clone();
+            acquisition.leave(claim.clone(), move || told.send(()));
         };
+        let mut requests = 1;
         self.is_given_up.store(true, Ordering::Relaxed);
         leave(&claim);
         if self.is_asked {
-            match self.last_reply(deadline) {
+            match self.last_reply(deadline).await {
                 // It stood in the queue, and does not any more.
                 Some(reply) => {
                     let is_null = matches!(reply, Ok(Value::Nil));
@@ -466,15 +486,17 @@ impl Wait<'_> {
                     // It was granted, perhaps after the request to leave; or nobody knows.
                     if !is_null {
                         leave(&claim);
+                        requests += 1;
                     }
                 }
                 // The server hangs, or has not read the request yet: then the first request to leave came too early.
                 None => {
-                    let (transport, terms, owner) =
-                        (acquisition.transport.clone(), acquisition.terms.clone(), acquisition.owner.clone());
+                    let Acquisition { caller, transport, terms, owner } = *acquisition;
+                    let (transport, terms, owner) = (transport.clone(), terms.clone(), owner.clone());
                     let debt = transport.owe();
                     let leave_again = move || {
-                        Acquisition { transport: &transport, terms: &terms, owner: &owner }.leave(claim, || drop(debt));
+                        let acquisition = Acquisition { caller, transport: &transport, terms: &terms, owner: &owner };
+                        acquisition.leave(claim, || drop(debt));
                     };
                     match self.connection.take() {
                         Some(connection) => connection.end_with(leave_again),
@@ -485,24 +507,31 @@ impl Wait<'_> {
             }
         }
         drop(claim);
-        drop(sender);
-        // All of them.
+        for _ in 0..requests {
+            if left.next(acquisition.caller, Some(deadline.left())).await.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn last_reply(&self, deadline: Moment) -> Option<Result<Value, Failure>> {
         loop {
-            match left.recv_timeout(deadline.left()) {
-                Ok(()) => {}
-                Err(RecvTimeoutError::Disconnected) => return true,
-                Err(RecvTimeoutError::Timeout) => return false,
+            match self.events.next(self.acquisition.caller, Some(deadline.left())).await? {
+                Event::Reply(reply) => return Some(reply),
+                Event::Cancelled | Event::Ready(_) | Event::Woken => {}
             }
         }
     }
+}
 
-    fn last_reply(&self, deadline: Moment) -> Option<Result<Value, Failure>> {
-        loop {
-            match self.received.recv_timeout(deadline.left()) {
-                Ok(Event::Reply(reply)) => return Some(reply),
-                Ok(Event::Cancelled | Event::Ready(_) | Event::Woken) => {}
-                Err(_) => return None,
-            }
+impl Drop for Wait<'_> {
+    /// The task that waits was given up in the middle of it. It leaves the queue, and gives back what comes late: that
+    /// goes out behind its last request, over the same connection.
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take().filter(|_| self.has_asked) {
+            self.is_given_up.store(true, Ordering::Relaxed);
+            self.acquisition.leave(claim, || {});
         }
     }
 }

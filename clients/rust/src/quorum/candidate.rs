@@ -4,7 +4,7 @@
 
 use crate::backend::Patience;
 use crate::backoff::Backoff;
-use crate::cancel::Cancel;
+use crate::cancel::{Cancel, Notified};
 use crate::clock::{Moment, node_limit};
 use crate::error::Error;
 use crate::hold::Hold;
@@ -13,10 +13,11 @@ use crate::quorum::majority::{Change, Majority};
 use crate::quorum::members::Members;
 use crate::quorum::tally::{Round, Verdict};
 use crate::request::Terms;
+use crate::sync::{Caller, here};
 use crate::wait::{Acquisition, Granted};
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// How long, and how often at least, one that does not wait asks the others again, once the first node has granted it:
@@ -36,7 +37,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) limit: Duration,
     pub(crate) cancel: Option<&'a Cancel>,
     /// Is told of the errors that it asks again after.
-    pub(crate) tell: &'a dyn Fn(&Error),
+    pub(crate) tell: &'a (dyn Fn(&Error) + Sync),
 }
 
 /// What was won.
@@ -58,7 +59,7 @@ enum Outcome {
 
 impl Candidate<'_> {
     pub(crate) fn take(&self, patience: Patience) -> Result<Option<Won>, Error> {
-        let claim = self.owner.claim(&self.terms.keys, self.limit)?;
+        let claim = here(self.owner.claim(Caller::Thread, &self.terms.keys, self.limit))?;
         let nodes = self.members.nodes.clone();
         let majority = Majority::new(nodes, self.terms.clone(), self.owner.clone(), self.limit);
         match self.campaign(&majority, patience) {
@@ -126,7 +127,7 @@ impl Candidate<'_> {
         patience: Patience,
     ) -> Result<Outcome, Error> {
         let (sender, changes) = channel();
-        let _notified = self.cancel.map(|cancel| cancel.notify(sender.clone(), || Change::Cancelled));
+        let _notified = self.notified(&sender);
         let begun = Moment::now();
         let lasts = self.terms.lasts();
         let insists = if matches!(patience, Patience::None) { INSISTS.min(node_limit(lasts)) } else { lasts / 3 };
@@ -165,12 +166,13 @@ impl Candidate<'_> {
     /// away ends it: the next node has the queue then.
     fn wait_in_queue(&self, majority: &Majority, queue: usize, patience: Patience) -> Result<Option<Granted>, Error> {
         let node = &self.members.nodes[queue];
-        let acquisition = Acquisition { transport: node.transport(), terms: self.terms, owner: self.owner };
+        let (caller, transport) = (Caller::Thread, node.transport());
+        let acquisition = Acquisition { caller, transport, terms: self.terms, owner: self.owner };
         let claim = Claim::of_nothing(self.owner);
-        let failures = Cell::new(0);
+        let failures = AtomicU32::new(0);
         let goes_on = |error: &Error| match error {
             Error::Server(error) => matches!(error.code(), Some("UNBLOCKED" | "LIMIT")),
-            Error::Connection(error) => failures.replace(failures.get() + 1) == 0 && !error.is_timeout(),
+            Error::Connection(error) => failures.fetch_add(1, Ordering::Relaxed) == 0 && !error.is_timeout(),
             Error::Notify(_) => true,
             _ => false,
         };
@@ -181,7 +183,7 @@ impl Candidate<'_> {
             }
             goes_on
         };
-        let granted = acquisition.wait(claim.clone(), patience.deadline(), self.cancel, &tell);
+        let granted = here(acquisition.wait(claim.clone(), patience.deadline(), self.cancel, &tell));
         if let Err(error) = &granted {
             if matches!(error, Error::Connection(_)) {
                 node.fell_silent();
@@ -193,10 +195,20 @@ impl Candidate<'_> {
         granted
     }
 
+    /// Lets a cancel be heard, until the guard is dropped.
+    fn notified(&self, changes: &Sender<Change>) -> Option<Notified<'_>> {
+        let changes = changes.clone();
+        let wake = move || {
+            // A round that is over listens no more.
+            let _: Result<(), _> = changes.send(Change::Cancelled);
+        };
+        self.cancel.map(|cancel| cancel.notify(wake))
+    }
+
     /// Waits so long, unless it is cancelled or the time is up.
     fn rest(&self, pause: Duration, patience: Patience) -> Result<(), Error> {
         let (sender, changes) = channel();
-        let _notified = self.cancel.map(|cancel| cancel.notify(sender.clone(), || Change::Cancelled));
+        let _notified = self.notified(&sender);
         heard(&changes, patience.deadline().map_or(pause, |deadline| deadline.left().min(pause)))
     }
 }

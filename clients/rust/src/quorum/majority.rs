@@ -12,7 +12,7 @@ use crate::quorum::node::{Next, Node, Work};
 use crate::quorum::tally::{Round, Verdict, quorum_of, valid_until, verdict, why_short};
 use crate::quorum::vote::{Aim, Step, Turn, Vote, read};
 use crate::request::{Queue, Terms, is_some};
-use crate::sync::lock;
+use crate::sync::{Caller, here, lock};
 use redis::{Cmd, RedisError, Value};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -355,7 +355,8 @@ impl Keeper for Arc<Majority> {
             let Some(request) = fence.and_then(|fence| self.terms.shorten(&self.owner, &[fence], time).pop()) else {
                 continue;
             };
-            match node.transport().ask(self.terms.slot(), request, node_limit(self.terms.lasts())) {
+            let (transport, limit) = (node.transport(), node_limit(self.terms.lasts()));
+            match here(transport.ask(Caller::Thread, self.terms.slot(), request, limit)) {
                 Ok(reply) => willing += usize::from(is_some(&reply)),
                 Err(error) => failure = Some(error),
             }

@@ -23,6 +23,7 @@ use crate::lock::Lock;
 use crate::owner::Owner;
 use crate::request::{check, holders_of};
 use crate::slot::slot_of;
+use crate::sync::{Caller, here};
 use redis::{IntoConnectionInfo, RedisError};
 use std::fmt;
 use std::sync::Arc;
@@ -127,7 +128,7 @@ impl Quorum {
             let (slot, request) = (slot_of(key), check(key, owner, None, None));
             let thread = std::thread::Builder::new().name("redis-lock-check".to_owned());
             let ask = move || {
-                let reply = transport.ask(slot, request, limit).map_err(Error::from);
+                let reply = here(transport.ask(Caller::Thread, slot, request, limit)).map_err(Error::from);
                 let held = reply.and_then(|reply| {
                     redis::from_redis_value::<Option<u64>>(reply).map_err(|error| RedisError::from(error).into())
                 });
@@ -164,7 +165,7 @@ impl Quorum {
         let request = redis::cmd("LOCK.INFO").arg(key).take();
         let mut failures = Vec::new();
         for node in &self.members.nodes {
-            match node.transport().ask(slot_of(key), request.clone(), self.timeout) {
+            match here(node.transport().ask(Caller::Thread, slot_of(key), request.clone(), self.timeout)) {
                 Ok(reply) => return Ok(holders_of(reply)),
                 Err(error) => failures.push(format!("{}: {}", node.address(), Error::from(error))),
             }
@@ -176,7 +177,8 @@ impl Quorum {
     /// are.
     pub fn wait_released(&self, timeout: Duration) -> bool {
         let deadline = Moment::now() + timeout;
-        self.members.nodes.iter().all(|node| node.transport().wait_released(deadline.left()))
+        let nodes = &mut self.members.nodes.iter();
+        nodes.all(|node| here(node.transport().wait_released(Caller::Thread, deadline.left())))
     }
 }
 
