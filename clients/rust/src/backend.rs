@@ -12,7 +12,19 @@ use std::fmt::Debug;
 pub(crate) trait Backend: Debug + Send + Sync {
     /// Takes a lock for this owner. None if others have it until then.
     fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error>;
+
+    /// The same in a task.
+    #[cfg(feature = "tokio")]
+    fn take_in_task<'a>(&'a self, _owner: Owner, _attempt: Attempt<'a>) -> Taken<'a> {
+        let why = "a quorum is for threads: take it in spawn_blocking";
+        Box::pin(std::future::ready(Err(Error::Refused(why.to_owned()))))
+    }
 }
+
+/// What is taken in a task.
+#[cfg(feature = "tokio")]
+pub(crate) type Taken<'a> =
+    std::pin::Pin<Box<dyn Future<Output = Result<Option<crate::task_guard::AsyncGuard>, Error>> + Send + 'a>>;
 
 /// How a lock is to be taken.
 pub(crate) struct Attempt<'a> {

@@ -235,6 +235,14 @@ impl Backend for Client {
         let taken = here(self.take_in(Caller::Thread, owner, attempt))?;
         Ok(taken.map(|(hold, keeper, claim)| Guard::new(hold, Box::new(keeper), claim)))
     }
+
+    #[cfg(feature = "tokio")]
+    fn take_in_task<'a>(&'a self, owner: Owner, attempt: Attempt<'a>) -> crate::backend::Taken<'a> {
+        Box::pin(async move {
+            let taken = self.take_in(Caller::Task, owner, attempt).await?;
+            Ok(taken.map(|(hold, keeper, claim)| crate::task_guard::AsyncGuard::new(hold, keeper, claim)))
+        })
+    }
 }
 
 /// The server that a client of the crate `redis` speaks to, with all its settings.

@@ -26,6 +26,10 @@ mod servers;
 mod slot;
 mod subscription;
 mod sync;
+#[cfg(feature = "tokio")]
+mod task_guard;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod transport;
 mod trouble;
 mod turns;
@@ -41,3 +45,5 @@ pub use owner::Owner;
 pub use quorum::Quorum;
 /// The crate whose types appear here: commands to guard, settings of connections.
 pub use redis;
+#[cfg(feature = "tokio")]
+pub use task_guard::AsyncGuard;

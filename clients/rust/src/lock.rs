@@ -7,6 +7,8 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::owner::Owner;
 use crate::request::Terms;
+#[cfg(feature = "tokio")]
+use crate::task_guard::AsyncGuard;
 use crate::trouble::Trouble;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,6 +164,26 @@ impl Lock {
 
     fn attempt<'a>(&'a self, patience: Patience, tell: &'a (dyn Fn(&Error) + Sync)) -> Attempt<'a> {
         Attempt { terms: &self.terms, patience, cancel: self.cancel.as_ref(), tell }
+    }
+
+    /// Takes it in a task. No callback of the application runs there: it may take long.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn acquire_in_task(&self, patience: Patience) -> Result<Option<AsyncGuard>, Error> {
+        let owner = self.check()?;
+        let tell = |error: &Error| {
+            if let Some(trouble) = &self.trouble {
+                trouble.tell_apart(error.clone());
+            }
+        };
+        let taken = self.backend.take_in_task(owner, self.attempt(patience, &tell)).await;
+        if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
+            guard.tell(trouble);
+        }
+        taken.inspect_err(|error| {
+            if is_untold(error, patience) {
+                tell(error);
+            }
+        })
     }
 
     fn tell(&self, error: &Error) {

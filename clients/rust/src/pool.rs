@@ -96,6 +96,8 @@ impl Pool {
         let worker = self.take(request.slot).map_err(failed)?;
         let reply = match caller {
             Caller::Thread => request.send(&mut lock(&worker.channel)),
+            #[cfg(feature = "tokio")]
+            Caller::Task => worker.ask(caller, request).await,
         };
         self.put_back(worker, &reply);
         reply
@@ -162,6 +164,21 @@ impl Pool {
             *state = State { pid: std::process::id(), next: state.next, ..State::default() };
         }
         state
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Worker {
+    /// The reply to a request that its own thread sends. If nobody waits for that any more, the thread ends after it.
+    async fn ask(&self, caller: Caller, request: Request) -> Result<Value, Failure> {
+        let (lane, limit) = (self.lane.clone(), request.limit);
+        let events = Mailbox::new();
+        drop(self.tasks.send(Task::Ask(request, events.clone())));
+        // It may be sent twice.
+        match events.next(caller, Some(limit * 2 + LOOK)).await {
+            Some(Event::Reply(reply)) => reply,
+            _ => Err(Failure::silent(&lane, limit)),
+        }
     }
 }
 

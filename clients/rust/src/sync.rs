@@ -23,6 +23,9 @@ pub(crate) fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, time: Dur
 pub(crate) enum Caller {
     /// A thread, which stands still. Its futures are ready when they are looked at once: see [`here`].
     Thread,
+    /// A task of tokio, which is woken.
+    #[cfg(feature = "tokio")]
+    Task,
 }
 
 /// What comes of a future in which a thread waits.
@@ -38,12 +41,19 @@ pub(crate) fn here<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Watched<T> {
     value: Mutex<T>,
     threads: Condvar,
+    #[cfg(feature = "tokio")]
+    tasks: tokio::sync::Notify,
 }
 
 impl<T> Watched<T> {
     pub(crate) fn new(value: T) -> Watched<T> {
         let (value, threads) = (Mutex::new(value), Condvar::new());
-        Watched { value, threads }
+        Watched {
+            value,
+            threads,
+            #[cfg(feature = "tokio")]
+            tasks: tokio::sync::Notify::new(),
+        }
     }
 
     /// Whoever changes it then calls [`notify`](Watched::notify).
@@ -54,6 +64,8 @@ impl<T> Watched<T> {
     /// Lets all that wait look.
     pub(crate) fn notify(&self) {
         self.threads.notify_all();
+        #[cfg(feature = "tokio")]
+        self.tasks.notify_waiters();
     }
 
     /// Waits until this gives something; None when so much time is over, which may be without end.
@@ -76,6 +88,22 @@ impl<T> Watched<T> {
                     value = wait(&self.threads, value, left);
                 }
             }
+            #[cfg(feature = "tokio")]
+            Caller::Task => loop {
+                let mut changed = pin!(self.tasks.notified());
+                // Counts from here on, not from when it is looked at first.
+                changed.as_mut().enable();
+                let found = look(&mut self.lock());
+                let left = deadline.map(Moment::left);
+                if found.is_some() || left == Some(Duration::ZERO) {
+                    return found;
+                }
+                match left {
+                    None => changed.await,
+                    // Whether the time is over is seen above.
+                    Some(left) => drop(tokio::time::timeout(left, changed).await),
+                }
+            },
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::clock::{
 };
 use crate::errand::Errand;
 use crate::error::Error;
+#[cfg(feature = "tokio")]
+use crate::error::was_cut;
 use crate::lanes::OPEN_LIMIT;
 use crate::notices::Seat;
 use crate::owner::{Claim, Owner};
@@ -79,6 +81,28 @@ impl Acquisition<'_> {
             Caller::Thread => {
                 let request = Request { slot, command, limit, repeat: Repeat::AfterIdle, parting };
                 self.transport.pool.ask(self.caller, request).await
+            }
+            // Over the connection on which it is given back, so that neither overtakes the other.
+            #[cfg(feature = "tokio")]
+            Caller::Task => {
+                let replies = Mailbox::new();
+                let mut failure = None;
+                // The connection may have died long ago.
+                for _ in 0..2 {
+                    let told = replies.clone();
+                    let errand = Errand::once(slot, vec![command.clone()], limit, move |replies, _| told.send(replies));
+                    self.transport.lanes.send(errand.parting_with(parting.clone()));
+                    let silence = || Err(self.transport.lanes.silence(slot, limit));
+                    match replies.next(self.caller, Some(limit * 2)).await.unwrap_or_else(silence) {
+                        Err(why) if was_cut(&why.error) => failure = Some(why),
+                        Err(why) => return Err(why),
+                        Ok(mut replies) => {
+                            let reply = replies.pop().unwrap_or(Value::Nil).extract_error();
+                            return reply.map_err(|error| Failure { error: error.into(), sent: true });
+                        }
+                    }
+                }
+                Err(failure.unwrap_or_else(|| self.transport.lanes.silence(slot, limit)))
             }
         }
     }

@@ -10,6 +10,7 @@ mod notified;
 mod pages;
 mod player;
 mod reached;
+mod tasks;
 mod waited_for;
 
 use redis_lock_client::{Client, Guard, Owner};

@@ -1,0 +1,159 @@
+//! A lock that a task holds, for the program that works under it. Nothing of it needs the runtime but to wait.
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::guard::{Ended, Loss, begin_end, may_guard};
+use crate::hold::Hold;
+use crate::one::OneServer;
+use crate::owner::{Claim, Owner};
+use crate::sync::{Caller, here};
+use crate::trouble::Trouble;
+use redis::{Cmd, FromRedisValue, RedisError};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Loss {
+    /// [`wait`](Loss::wait) for tasks: true once the lock is lost, false once it is released.
+    pub async fn wait_async(&self) -> bool {
+        self.0.wait_lost(Caller::Task, Duration::MAX).await
+    }
+}
+
+/// A lock that a task holds. It is renewed in the background, and released in the background when this is dropped.
+///
+/// To drop it never blocks, and needs no runtime. The release is repeated until it is answered or the lease is over;
+/// [`Client::wait_released_async`] waits for that at the end of a program. All else is as of a
+/// [`Guard`](crate::Guard).
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct AsyncGuard {
+    hold: Arc<Hold>,
+    keeper: OneServer,
+    /// None after the release.
+    claim: Option<Claim>,
+}
+
+impl AsyncGuard {
+    pub(crate) fn new(hold: Arc<Hold>, keeper: OneServer, claim: Claim) -> AsyncGuard {
+        AsyncGuard { hold, keeper, claim: Some(claim) }
+    }
+
+    /// Tells of renewals that fail, and of its loss.
+    pub(crate) fn tell(&self, trouble: &Trouble) {
+        self.hold.tell(trouble);
+    }
+
+    /// The fence of the lock, or of its first key: [`Guard::fence`](crate::Guard::fence).
+    pub fn fence(&self) -> u64 {
+        self.hold.fences[0]
+    }
+
+    /// The fences of all keys, in their order.
+    pub fn fences(&self) -> &[u64] {
+        &self.hold.fences
+    }
+
+    /// The name under which the server knows the holder.
+    pub fn owner(&self) -> &Owner {
+        &self.hold.owner
+    }
+
+    /// Until when nobody else can hold it, as far as is known. Each renewal moves it.
+    pub fn valid_until(&self) -> Moment {
+        self.hold.valid_until()
+    }
+
+    /// Whether it was lost. Asks nobody: see [`check`](AsyncGuard::check).
+    pub fn is_lost(&self) -> bool {
+        self.hold.is_lost()
+    }
+
+    /// A signal of its loss, which outlives the guard.
+    pub fn loss(&self) -> Loss {
+        Loss(self.hold.clone())
+    }
+
+    /// Waits until it is lost, and for ever if it never is: for a branch of `tokio::select!` beside the work.
+    pub async fn lost(&self) {
+        self.hold.wait_lost(Caller::Task, Duration::MAX).await;
+    }
+
+    /// Asks the server whether it is held: all keys, in the mode in which they were taken, under these fences.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub async fn check(&self) -> Result<bool, Error> {
+        self.keeper.check(Caller::Task, &self.hold).await
+    }
+
+    /// Renews the lease now, besides the renewals that happen anyway, and tells whether it is held.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub async fn renew(&self) -> Result<bool, Error> {
+        self.keeper.renew(Caller::Task, &self.hold).await
+    }
+
+    /// Runs a command on the server if the lock is held in that moment: [`Guard::guard`](crate::Guard::guard).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::guard`](crate::Guard::guard).
+    pub async fn guard<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        may_guard(&self.hold)?;
+        let reply = self.keeper.guard(Caller::Task, &self.hold, command).await?;
+        redis::from_redis_value(reply).map_err(|error| Error::Server(RedisError::from(error)))
+    }
+
+    /// Releases the lock, and tells what came of it. If the future is dropped, the release goes on all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::release`](crate::Guard::release).
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.end(None).await
+    }
+
+    /// Gives the lock up without releasing it: it ends by itself after this time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`release`](AsyncGuard::release).
+    pub async fn release_after(mut self, time: Duration) -> Result<(), Error> {
+        self.end(Some(time)).await
+    }
+
+    async fn end(&mut self, after: Option<Duration>) -> Result<(), Error> {
+        let Some(claim) = self.claim.take() else { return Ok(()) };
+        let claim = begin_end(&self.hold, claim)?;
+        let release = Release(self.hold.clone());
+        let ended = self.keeper.end(Caller::Task, &self.hold, after, claim, None).await;
+        ended.of(&release.0)
+    }
+}
+
+/// A release that is waited for. Given up, it counts as done: nobody is told otherwise.
+struct Release(Arc<Hold>);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.end_release(false);
+    }
+}
+
+impl Drop for AsyncGuard {
+    fn drop(&mut self) {
+        let Some(Ok(claim)) = self.claim.take().map(|claim| begin_end(&self.hold, claim)) else { return };
+        // Its answer is not waited for.
+        let _: Ended = here(self.keeper.end(Caller::Thread, &self.hold, None, claim, Some(Duration::ZERO)));
+        self.hold.end_release(false);
+    }
+}
+
+impl fmt::Debug for AsyncGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.describe(f, "AsyncGuard")
+    }
+}
