@@ -24,6 +24,7 @@ LANGUAGES = {
     "rueidis": "rueidis",
     "redigo": "redigo",
     "Rust": "rust",
+    "tokio": "rust_tokio",
     "Lettuce": "lettuce",
     "Jedis": "jedis",
 }

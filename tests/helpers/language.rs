@@ -15,6 +15,7 @@ pub(crate) enum Language {
     Rueidis,
     Redigo,
     Rust,
+    RustTokio,
     Lettuce,
     Jedis,
 }
@@ -35,6 +36,11 @@ impl Language {
             Language::Rueidis => go("rueidis"),
             Language::Redigo => go("redigo"),
             Language::Rust => Command::new(rust_agent()),
+            Language::RustTokio => {
+                let mut command = Command::new(rust_agent());
+                command.arg("tokio");
+                command
+            }
             Language::Lettuce => java_agent("lettuce"),
             Language::Jedis => java_agent("jedis"),
         }
@@ -47,6 +53,13 @@ impl Language {
             Language::GoRedis | Language::Rueidis | Language::Redigo => 3,
             _ => 2,
         }
+    }
+
+    /// Why it does not play a scenario that others do.
+    pub(crate) fn leaves_out(self, scenario: &str) -> Option<String> {
+        let is_for_blocking = scenario.ends_with("::a_wait_outlives_its_connection")
+            || scenario.ends_with("::an_early_null_is_no_reason_to_ask_at_once");
+        (self == Language::RustTokio && is_for_blocking).then(|| "no task waits by BLOCK".to_owned())
     }
 
     /// What the machine lacks to run it. tools/install.sh says so as well.

@@ -42,7 +42,8 @@ macro_rules! in_each_language {
 
 in_each_language! {
     python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis,
-    go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, lettuce = Lettuce, jedis = Jedis;
+    go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, rust_tokio = RustTokio,
+    lettuce = Lettuce, jedis = Jedis;
     in memory: fake_python = Python, fake_python_asyncio = PythonAsyncio, fake_node = NodeRedis;
     {
         waiting:

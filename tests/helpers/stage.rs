@@ -27,7 +27,7 @@ impl Play {
     }
 
     fn run(self, name: &str, scenario: fn(Play)) {
-        match self.language.lacks() {
+        match self.language.lacks().or_else(|| self.language.leaves_out(name)) {
             Some(what) => say_not_run(name, &what),
             None => scenario(self),
         }

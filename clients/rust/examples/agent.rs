@@ -1,12 +1,15 @@
 //! Takes and gives back locks as it is told on standard input, one JSON object a line, for the scenarios that all
 //! helpers have in common (tests/helpers). Each request runs in a thread of its own, and is answered when it is done.
+//! `agent tokio URL` takes locks in tasks instead; what is cancelled there is dropped.
 
-use redis_lock_client::{Cancel, Client, Error, Guard, Lock, Loss, Owner, redis};
+use redis_lock_client::{AsyncGuard, Cancel, Client, Error, Guard, Lock, Loss, Owner, redis};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
 
 /// The name of the threads that requests run in.
 const REQUEST: &str = "request";
@@ -25,6 +28,7 @@ struct Named {
 struct State {
     owner: Option<Owner>,
     guard: Option<Arc<Guard>>,
+    task_guard: Option<Arc<AsyncGuard>>,
     loss: Option<Loss>,
 }
 
@@ -37,29 +41,42 @@ struct Agent {
     cancels: Mutex<HashMap<u64, Cancel>>,
     /// What locks told.
     troubles: Arc<Mutex<Vec<String>>>,
+    /// Where tasks run, if they take the locks.
+    runtime: Option<Runtime>,
+    /// By the number of the request whose task they end.
+    ends: Mutex<HashMap<u64, Arc<Notify>>>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let url = args.first().ok_or("usage: agent URL [--cluster] [blocking=N]")?.clone();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let in_tasks = args.first().is_some_and(|arg| arg == "tokio");
+    if in_tasks {
+        args.remove(0);
+    }
+    let url = args.first().ok_or("usage: agent [tokio] URL [--cluster] [blocking=N]")?.clone();
     let redis = redis::Client::open(url.as_str())?;
     let in_cluster = args.iter().any(|arg| arg == "--cluster");
     let mut client = if in_cluster { Client::cluster([url])? } else { Client::from(&redis) };
     if let Some(waits) = args.iter().find_map(|arg| arg.strip_prefix("blocking=")) {
         client = client.max_blocking(waits.parse()?);
     }
-    let (locks, cancels) = (Mutex::default(), Mutex::default());
-    let agent = Arc::new(Agent { client, redis, locks, cancels, troubles: Arc::default() });
+    let (locks, cancels, ends, troubles) = (Mutex::default(), Mutex::default(), Mutex::default(), Arc::default());
+    let runtime =
+        if in_tasks { Some(Builder::new_multi_thread().worker_threads(2).enable_time().build()?) } else { None };
+    let agent = Arc::new(Agent { client, redis, locks, cancels, troubles, runtime, ends });
     say(&json!({"ready": "rust"}));
     for line in std::io::stdin().lock().lines() {
         let request: Map<String, Value> = serde_json::from_str(&line?)?;
         // In the order in which they came: what a request needs is there before it begins.
         agent.prepare(&request);
+        if let Some(task) = agent.task(&request) {
+            task();
+            continue;
+        }
         let agent = agent.clone();
         std::thread::Builder::new().name(REQUEST.to_owned()).spawn(move || {
-            let mut answer = agent.answer(&request);
-            answer.insert("id".to_owned(), request["id"].clone());
-            say(&Value::Object(answer));
+            let done = agent.do_it(&request);
+            answer(&request, done);
         })?;
     }
     // As a process that dies: no lock is given back.
@@ -70,9 +87,10 @@ impl Agent {
     fn prepare(&self, request: &Map<String, Value>) {
         match text(request, "do").unwrap_or_default() {
             "open" => self.open(request),
-            "acquire" => {
+            "acquire" | "release" => {
                 let id = request["id"].as_u64().unwrap_or_default();
                 lock(&self.cancels).insert(id, Cancel::new());
+                lock(&self.ends).insert(id, Arc::default());
             }
             _ => {}
         }
@@ -111,19 +129,82 @@ impl Agent {
         lock(&self.locks).insert(name, Arc::new(named));
     }
 
-    fn answer(&self, request: &Map<String, Value>) -> Map<String, Value> {
-        let done = self.do_it(request).unwrap_or_else(|error| {
-            let kind = match error {
-                Error::Deadlock(_) => "deadlock",
-                Error::Lost => "lost",
-                Error::Cancelled => "cancelled",
-                Error::Refused(_) => "refused",
-                Error::Server(_) => "server",
-                _ => "connection",
-            };
-            json!({"error": kind, "message": error.to_string()})
-        });
-        done.as_object().cloned().unwrap_or_default()
+    /// Starts what tasks do, and answers when it is done or cancelled.
+    fn task(self: &Arc<Self>, request: &Map<String, Value>) -> Option<impl FnOnce() + use<>> {
+        let is_of_task = ["acquire", "release", "check", "guard", "await-lost"].contains(&text(request, "do")?);
+        if !is_of_task || self.runtime.is_none() {
+            return None;
+        }
+        let (agent, request) = (self.clone(), request.clone());
+        // A release that is cancelled before it begins drops the guard.
+        let released = if text(&request, "do") == Some("release") {
+            let named = agent.named(text(&request, "lock").unwrap_or_default());
+            lock(&named.state).task_guard.take()
+        } else {
+            None
+        };
+        Some(move || {
+            let own = agent.clone();
+            let id = request["id"].as_u64().unwrap_or_default();
+            let end = lock(&agent.ends).get(&id).cloned().unwrap_or_default();
+            if let Some(runtime) = &agent.runtime {
+                runtime.spawn(async move {
+                    let done = tokio::select! {
+                        biased;
+                        () = end.notified() => Err(Error::Cancelled),
+                        done = own.do_in_task(&request, released) => done,
+                    };
+                    lock(&own.ends).remove(&id);
+                    answer(&request, done);
+                });
+            }
+        })
+    }
+
+    async fn do_in_task(
+        &self,
+        request: &Map<String, Value>,
+        released: Option<Arc<AsyncGuard>>,
+    ) -> Result<Value, Error> {
+        let named = self.named(text(request, "lock").unwrap_or_default());
+        let not_taken = || Error::Refused("not taken".to_owned());
+        let guard = || lock(&named.state).task_guard.clone().ok_or_else(not_taken);
+        match text(request, "do").unwrap_or_default() {
+            "acquire" => self.acquire_in_task(&named).await,
+            "release" => {
+                if let Some(guard) = Arc::into_inner(released.ok_or_else(not_taken)?) {
+                    guard.release().await?;
+                }
+                Ok(json!({"released": true}))
+            }
+            "check" => Ok(json!({"held": guard()?.check().await?})),
+            "guard" => Ok(json!({"reply": to_json(guard()?.guard(&command_of(request)).await?)})),
+            _ => {
+                let loss = lock(&named.state).loss.clone();
+                Ok(json!({"signals": u8::from(loss.ok_or_else(not_taken)?.wait_async().await)}))
+            }
+        }
+    }
+
+    async fn acquire_in_task(&self, named: &Named) -> Result<Value, Error> {
+        let outer = named.within.as_ref().and_then(|outer| lock(&outer.state).task_guard.clone());
+        let owner = outer.as_ref().map_or_else(Owner::new, |outer| outer.owner().clone());
+        let locked = match &outer {
+            Some(outer) => named.lock.clone().within_async(outer),
+            None => named.lock.clone().owner(&owner),
+        };
+        lock(&named.state).owner = Some(owner);
+        let guard = match named.wait {
+            None => Some(locked.lock_async().await?),
+            Some(wait) if wait.is_zero() => locked.try_lock_async().await?,
+            Some(wait) => locked.try_lock_for_async(wait).await?,
+        };
+        let Some(guard) = guard else { return Ok(json!({"fences": null})) };
+        let fences = json!({"fences": guard.fences()});
+        let mut state = lock(&named.state);
+        state.loss = Some(guard.loss());
+        state.task_guard = Some(Arc::new(guard));
+        Ok(fences)
     }
 
     fn do_it(&self, request: &Map<String, Value>) -> Result<Value, Error> {
@@ -134,7 +215,12 @@ impl Agent {
             "acquire" => self.acquire(request, &named()),
             "cancel" => {
                 let id = request["of"].as_u64().unwrap_or_default();
-                if let Some(cancel) = lock(&self.cancels).get(&id) {
+                if self.runtime.is_some() {
+                    // One that is done hears it no more.
+                    if let Some(end) = lock(&self.ends).get(&id) {
+                        end.notify_one();
+                    }
+                } else if let Some(cancel) = lock(&self.cancels).get(&id) {
                     cancel.cancel();
                 }
                 Ok(json!({}))
@@ -147,13 +233,7 @@ impl Agent {
                 Ok(json!({"released": true}))
             }
             "check" => Ok(json!({"held": guard()?.check()?})),
-            "guard" => {
-                let mut command = redis::Cmd::new();
-                for arg in request["command"].as_array().into_iter().flatten() {
-                    command.arg(arg.as_str().map_or_else(|| arg.to_string(), str::to_owned));
-                }
-                Ok(json!({"reply": to_json(guard()?.guard(&command)?)}))
-            }
+            "guard" => Ok(json!({"reply": to_json(guard()?.guard(&command_of(request))?)})),
             "lost" => {
                 let loss = lock(&named().state).loss.clone();
                 Ok(json!({"lost": loss.is_some_and(|loss| loss.is_set())}))
@@ -210,6 +290,30 @@ impl Agent {
     fn named(&self, name: &str) -> Arc<Named> {
         lock(&self.locks).get(name).cloned().unwrap_or_else(|| panic!("no lock is called {name}"))
     }
+}
+
+fn answer(request: &Map<String, Value>, done: Result<Value, Error>) {
+    let mut done = done.unwrap_or_else(|error| {
+        let kind = match error {
+            Error::Deadlock(_) => "deadlock",
+            Error::Lost => "lost",
+            Error::Cancelled => "cancelled",
+            Error::Refused(_) => "refused",
+            Error::Server(_) => "server",
+            _ => "connection",
+        };
+        json!({"error": kind, "message": error.to_string()})
+    });
+    done["id"] = request["id"].clone();
+    say(&done);
+}
+
+fn command_of(request: &Map<String, Value>) -> redis::Cmd {
+    let mut command = redis::Cmd::new();
+    for arg in request["command"].as_array().into_iter().flatten() {
+        command.arg(arg.as_str().map_or_else(|| arg.to_string(), str::to_owned));
+    }
+    command
 }
 
 /// Bulk and simple strings as text, numbers as numbers.
