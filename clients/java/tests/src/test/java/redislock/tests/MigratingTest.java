@@ -26,20 +26,34 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.redis.util.RedisLockRegistry;
 import redislock.RedisLocks;
 import redislock.shedlock.RedisLockProvider;
 import redislock.test.LockServer;
 
-/** The phases of docs/guide/migrating.md, with Redisson's own lock. */
+/** The phases of docs/guide/migrating.md, with the locks of Redisson, Spring Integration and ShedLock for Redis. */
 class MigratingTest {
     @RegisterExtension
     static final LockServer SERVER = Server.of();
 
     private RedissonClient redisson;
+    private LettuceConnectionFactory spring;
+    private RedisLockRegistry registry;
     private RedisLocks locks;
+
+    /** Whose lock the program has today. */
+    enum Old {
+        REDISSON,
+        SPRING
+    }
+
+    private Old today = Old.REDISSON;
 
     /** What a phase has around its work. */
     private interface Phase {
@@ -58,17 +72,23 @@ class MigratingTest {
                 .setConnectionMinimumIdleSize(1)
                 .setSubscriptionConnectionMinimumIdleSize(1);
         redisson = Redisson.create(config);
+        spring = new LettuceConnectionFactory("127.0.0.1", SERVER.port());
+        spring.afterPropertiesSet();
+        spring.start();
+        registry = new RedisLockRegistry(spring, "registry", 10L * patience);
         locks = Server.builder(Library.LETTUCE, SERVER.url()).build();
     }
 
     @AfterEach
     void close() {
         locks.close();
+        registry.destroy();
+        spring.destroy();
         redisson.shutdown(0, 1, TimeUnit.SECONDS);
     }
 
     private Lock before() {
-        return redisson.getLock("report");
+        return today == Old.SPRING ? registry.obtain("report") : redisson.getLock("report");
     }
 
     private Lock after() {
@@ -120,8 +140,10 @@ class MigratingTest {
         new Program().run();
     }
 
-    @Test
-    void workers_of_two_phases_take_turns() {
+    @ParameterizedTest
+    @EnumSource
+    void workers_of_two_phases_take_turns(Old old) {
+        today = old;
         AtomicInteger inside = new AtomicInteger();
         AtomicInteger turns = new AtomicInteger();
         Runnable work = () -> {
@@ -145,8 +167,10 @@ class MigratingTest {
         assertEquals(40, turns.get());
     }
 
-    @Test
-    void each_phase_has_what_keeps_out_the_one_before_and_the_one_after() {
+    @ParameterizedTest
+    @EnumSource
+    void each_phase_has_what_keeps_out_the_one_before_and_the_one_after(Old old) {
+        today = old;
         old(() -> assertTrue(elsewhere(() -> !isFree(before())) && isFree(after())));
         both(() -> assertFalse(elsewhere(() -> isFree(before())) || elsewhere(() -> isFree(after()))));
         next(() -> assertTrue(elsewhere(() -> isFree(before())) && !elsewhere(() -> isFree(after()))));
@@ -176,10 +200,9 @@ class MigratingTest {
         }
     }
 
-    /** The old provider is ours with another prefix: the page's provider asks it for no more than ShedLock's has. */
     @Test
     void a_job_has_both_locks_or_none() {
-        LockProvider old = new RedisLockProvider(locks, "job-lock:default:");
+        LockProvider old = new net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider(spring);
         LockProvider next = new RedisLockProvider(locks);
         LockProvider both = new Jobs().both(old, next);
         LockConfiguration job = new LockConfiguration(Instant.now(), "report", Duration.ofMinutes(1), Duration.ZERO);
