@@ -44,6 +44,7 @@ func TestTheProgramsOfTheReadmeRun(t *testing.T) {
 var guide = []string{
 	"README.md", "docs/guide/first-lock.md", "docs/guide/waiting.md", "docs/guide/readers-writers.md",
 	"docs/guide/semaphores.md", "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md",
+	"docs/guide/testing.md",
 }
 
 // aroundLines is the program for the lines of these pages: each block of them is a function, which is given what it
@@ -59,11 +60,12 @@ import (
 
 	"redis-lock.example/clients/go/lockgoredis"
 	"redis-lock.example/clients/go/redislock"
+	"redis-lock.example/clients/go/redislocktest"
 
 	"github.com/redis/go-redis/v9"
 )
 
-var _, _ = errors.Is, time.Second
+var _, _, _ = errors.Is, time.Second, redislocktest.NewServer
 
 func work(ctx context.Context, hold *redislock.Hold) error { return ctx.Err() }
 

@@ -24,6 +24,13 @@ def wait_for(condition, limit=60):
         time.sleep(0.005)
 
 
+class PageTest(unittest.TestCase):
+    def test_the_program_of_the_guide_runs(self):
+        page = (Path(__file__).resolve().parents[3] / "docs/guide/testing.md").read_text(encoding="utf-8")
+        [program] = [rest.split("\n```")[0] for rest in page.split("\n```python\n")[1:]]
+        exec(program, {})  # noqa: S102
+
+
 class FakeTest(unittest.TestCase):
     def setUp(self):
         logging.disable(logging.ERROR)

@@ -43,12 +43,17 @@ fn pages() -> BTreeMap<String, String> {
     pages
 }
 
-/// Pages whose programs are run elsewhere. That of client libraries: each program stands for itself and needs a
-/// library of its own; tests/guide runs them. That of quorums: its programs need several servers; see `quorum`. That of
-/// TLS: they need certificates; tests/operations runs them. Migrating: they need the helpers; clients/python/tests
-/// runs them.
-const OTHERS: [&str; 4] =
-    ["docs/guide/clients.md", "docs/guide/migrating.md", "docs/guide/quorum.md", "docs/operations/tls.md"];
+/// Pages whose programs are run elsewhere. That of client libraries: each program stands for
+/// itself and needs a library of its own; tests/guide runs them. That of quorums: its programs need several servers;
+/// see `quorum`. That of TLS: they need certificates; tests/operations runs them. Migrating: they need the helpers;
+/// clients/python/tests runs them. Testing: they need no server; the same.
+const OTHERS: [&str; 5] = [
+    "docs/guide/clients.md",
+    "docs/guide/migrating.md",
+    "docs/guide/quorum.md",
+    "docs/guide/testing.md",
+    "docs/operations/tls.md",
+];
 
 /// The fenced blocks of a page: what stands behind the first fence, and the lines up to the second one.
 pub(super) fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {

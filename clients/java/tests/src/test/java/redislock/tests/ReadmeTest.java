@@ -30,14 +30,15 @@ class ReadmeTest {
 
     private static final Pattern BLOCK = Pattern.compile("```java\\n(.*?)```", Pattern.DOTALL);
 
-    /** The page of the helper, the front page, and the pages of the guide that begin with a line in each language. */
+    /** The page of the helper, the front page, and the pages of the guide with examples that need this module's libraries. */
     private static final List<String> PAGES = List.of("clients/java/README.md", "README.md", "docs/guide/first-lock.md",
             "docs/guide/waiting.md", "docs/guide/readers-writers.md", "docs/guide/semaphores.md",
-            "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md");
+            "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md", "docs/guide/recipes.md", "docs/guide/fencing.md",
+            "docs/guide/guarded-writes.md", "docs/guide/sessions.md", "docs/guide/testing.md");
 
     /** What an example of a page other than the helper's need not import. */
     private static final String IMPORTS = String.join("\n", "import io.lettuce.core.RedisURI;", "import java.time.Duration;",
-            "import java.util.*;", "import redislock.*;", "import redislock.lettuce.LettuceTransport;");
+            "import java.util.*;", "import java.util.concurrent.*;", "import redislock.*;", "import redislock.lettuce.LettuceTransport;");
 
     /** A source in memory. */
     private static final class Source extends SimpleJavaFileObject {
