@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 python=${REDIS_LOCK_PYTHON:-$PWD/target/venv/bin/python}
 files=(clients/python clients/bench cli/compare cli/tests/program tests/helpers/agents/*.py tests/helpers/suites
   faults/agents
-  tests/operations/recipes tests/operations examples tools/sizing.py)
+  tests/guide/programs tests/operations/recipes tests/operations examples tools/sizing.py)
 
 "$python" -m ruff format --quiet --check --config clients/python/pyproject.toml "${files[@]}"
 "$python" -m ruff check --quiet clients/python

@@ -1,5 +1,6 @@
 //! docs/guide/clients.md, held against real client libraries and real servers: each example keeps its place in the
-//! queue and gives the lock back, and each client does by default what the table says.
+//! queue and gives the lock back, and each client does by default what the table says. And the programs of the guide
+//! that need a framework or a store.
 //!
 //! A library that the machine lacks counts as not run. `tools/install.sh client-libraries` brings them.
 
@@ -9,6 +10,7 @@ mod examples;
 mod library;
 mod page;
 mod program;
+mod programs;
 mod redis_rs;
 mod traps;
 

@@ -43,14 +43,16 @@ fn pages() -> BTreeMap<String, String> {
     pages
 }
 
-/// Pages whose programs are run elsewhere. That of client libraries: each program stands for
+/// Pages whose programs are run elsewhere. Those of client libraries, frameworks and stores: each program stands for
 /// itself and needs a library of its own; tests/guide runs them. That of quorums: its programs need several servers;
 /// see `quorum`. That of TLS: they need certificates; tests/operations runs them. Migrating: they need the helpers;
 /// clients/python/tests runs them. Testing: they need no server; the same.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 7] = [
     "docs/guide/clients.md",
+    "docs/guide/frameworks.md",
     "docs/guide/migrating.md",
     "docs/guide/quorum.md",
+    "docs/guide/stores.md",
     "docs/guide/testing.md",
     "docs/operations/tls.md",
 ];

@@ -9,6 +9,8 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.sql.Connection;
+import java.sql.DriverManager;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
@@ -34,10 +36,10 @@ class ReadmeTest {
     private static final List<String> PAGES = List.of("clients/java/README.md", "README.md", "docs/guide/first-lock.md",
             "docs/guide/waiting.md", "docs/guide/readers-writers.md", "docs/guide/semaphores.md",
             "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md", "docs/guide/recipes.md", "docs/guide/fencing.md",
-            "docs/guide/guarded-writes.md", "docs/guide/sessions.md", "docs/guide/testing.md");
+            "docs/guide/guarded-writes.md", "docs/guide/sessions.md", "docs/guide/stores.md", "docs/guide/testing.md");
 
     /** What an example of a page other than the helper's need not import. */
-    private static final String IMPORTS = String.join("\n", "import io.lettuce.core.RedisURI;", "import java.time.Duration;",
+    private static final String IMPORTS = String.join("\n", "import io.lettuce.core.RedisURI;", "import java.sql.PreparedStatement;", "import java.time.Duration;",
             "import java.util.*;", "import java.util.concurrent.*;", "import redislock.*;", "import redislock.lettuce.LettuceTransport;");
 
     /** A source in memory. */
@@ -75,7 +77,7 @@ class ReadmeTest {
                 // What a block does not make itself it is given.
                 String given = body.contains("RedisLocks locks") ? "given" : "locks";
                 String code = (imports.isEmpty() ? IMPORTS : imports) + "\npublic class " + name
-                        + " { public static void run(redislock.RedisLocks " + given + ") throws Exception {\n" + body + "\n}}";
+                        + " { public static void run(redislock.RedisLocks " + given + ", java.sql.Connection db) throws Exception {\n" + body + "\n}}";
                 sources.add(new Source(name, code));
                 runs.add(name);
             }
@@ -86,8 +88,11 @@ class ReadmeTest {
         List<String> options = List.of("-proc:none", "-Xlint:all,-try,-classfile", "-Werror", "-d", folder.toString(), "-cp", libraries);
         assertTrue(compiler.getTask(said, null, null, options, null, sources).call(), said::toString);
         try (URLClassLoader loader = new URLClassLoader(new URL[] {folder.toUri().toURL()});
-                RedisLocks locks = Server.builder(Library.LETTUCE, SERVER.url()).build()) {
-            for (String name : runs) loader.loadClass(name).getMethod("run", RedisLocks.class).invoke(null, locks);
+                RedisLocks locks = Server.builder(Library.LETTUCE, SERVER.url()).build();
+                Connection db = DriverManager.getConnection("jdbc:h2:mem:")) {
+            db.createStatement().execute("CREATE TABLE pages (id text PRIMARY KEY, text text, highest_fence bigint)");
+            db.createStatement().execute("INSERT INTO pages VALUES ('disk', '', 0)");
+            for (String name : runs) loader.loadClass(name).getMethod("run", RedisLocks.class, Connection.class).invoke(null, locks, db);
         }
         assertEquals(sources.size() - 1, runs.size(), "one is a class of tests");
     }

@@ -10,6 +10,7 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Objects;
 import java.util.Optional;
@@ -25,6 +26,7 @@ import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.web.bind.annotation.GetMapping;
+import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.RestController;
 import redislock.Hold;
 import redislock.LockListener;
@@ -71,6 +73,21 @@ class ApplicationTest {
         }
     }
 
+    /** The application of docs/guide/frameworks.md. */
+    @RestController
+    static class Reports {
+        private final RedisLocks locks;
+
+        Reports(RedisLocks locks) {
+            this.locks = locks;
+        }
+
+        @GetMapping("/reports/{day}")
+        String make(@PathVariable("day") String day) throws InterruptedException {
+            return locks.exclusive("report:" + day).call(hold -> "fence " + hold.fence());
+        }
+    }
+
     /** A listener of the application. */
     static final class Told implements LockListener {
         final CompletableFuture<Hold.Loss> lost = new CompletableFuture<>();
@@ -113,6 +130,18 @@ class ApplicationTest {
         String port = Objects.requireNonNull(context.getEnvironment().getProperty("local.server.port"));
         HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path)).build();
         return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+    }
+
+    @Test
+    void the_page_of_frameworks_has_what_runs_here() throws Exception {
+        Path root = Path.of(Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../.."));
+        String shown = Files.readString(root.resolve("docs/guide/frameworks.md")).split("```java\n")[1].split("\n```")[0];
+        Path source = root.resolve("clients/java/boot/src/test/java/redislock/spring/boot/ApplicationTest.java");
+        String here = Files.readString(source).replaceAll("\\s+", " ").replace("static class", "class");
+        assertTrue(here.contains(shown.replaceAll("\\s+", " ")), shown);
+        try (ConfigurableApplicationContext context = run(Application.class, Told.class, Reports.class)) {
+            assertTrue(page(context, "/reports/monday").body().startsWith("fence "));
+        }
     }
 
     @Test

@@ -1,0 +1,194 @@
+"""Runs a program of docs/guide that needs a library or a store, and sees that it does what its page says.
+
+programs.py NAME FILE: the program in FILE uses the server on 127.0.0.1:REDIS_LOCK_PORT. Says why and ends with 77 if
+this machine lacks something.
+"""
+
+import contextlib
+import importlib.util
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import redis
+
+PATIENCE = 60
+NOBODY = 65534
+
+
+def not_run(why):
+    print(why)
+    sys.exit(77)
+
+
+def wait_for(what, condition):
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > give_up:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def held_by_another(key):
+    with redis.Redis(port=int(os.environ["REDIS_LOCK_PORT"])) as client:
+        assert client.execute_command("LOCK.ACQUIRE", key, "another", "PX", 600_000)
+        yield
+        client.execute_command("LOCK.RELEASE", key, "another")
+
+
+def celery(file):
+    """A task that others keep waiting is tried again, in a worker that has forked."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(file, Path(folder, "shop.py"))
+        sys.path.insert(0, folder)
+        import shop  # noqa: PLC0415
+
+        command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "--concurrency", "2"]
+        options = ["--pool", "prefork", "--without-gossip", "--without-mingle", "--loglevel", "ERROR"]
+        worker = subprocess.Popen(command + options, cwd=folder)
+        try:
+            with held_by_another("report:monday"):
+                task = shop.report.delay("monday")
+                wait_for("a retry", lambda: task.state == "RETRY")
+            fences = [task.get(PATIENCE)] + [
+                one.get(PATIENCE) for one in [shop.report.delay("monday") for _ in range(2)]
+            ]
+            assert len(set(fences)) == len(fences), fences
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            worker.wait(PATIENCE)
+
+
+def django(file):
+    """The view answers with the fence, and at last with 503 while others have the lock."""
+    import django as framework  # noqa: PLC0415
+    from django.conf import settings  # noqa: PLC0415
+    from django.urls import path  # noqa: PLC0415
+
+    settings.configure(ROOT_URLCONF=[], ALLOWED_HOSTS=["*"])
+    framework.setup()
+    settings.ROOT_URLCONF = (path("reports/<day>", runpy.run_path(file)["report"]),)
+    from django.test import Client  # noqa: PLC0415
+
+    site = Client()
+    assert site.get("/reports/monday").content.startswith(b"fence ")
+    with held_by_another("report:monday"):
+        refused = site.get("/reports/monday")
+        assert (refused.status_code, refused["Retry-After"]) == (503, "5")
+    assert site.get("/reports/monday").status_code == 200
+
+
+@contextlib.contextmanager
+def postgres():
+    """A server with a database, which is reached by a socket in its folder."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    program = found[-1] if found else shutil.which("postgres")
+    if not program:
+        not_run("this machine has no PostgreSQL: tools/install.sh compare")
+    # PostgreSQL does not run as root.
+    user = {"user": NOBODY, "group": NOBODY} if os.getuid() == 0 else {}
+    with tempfile.TemporaryDirectory() as folder:
+        if user:
+            os.chown(folder, NOBODY, NOBODY)
+        init = [Path(program).resolve().with_name("initdb"), "-D", "data", "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run([*init, "--locale=C", "-E", "UTF8"], cwd=folder, check=True, stdout=subprocess.PIPE, **user)
+        options = ["-D", "data", "-k", folder, "-c", "listen_addresses="]
+        with subprocess.Popen([program, *options], cwd=folder, stderr=subprocess.PIPE, text=True, **user) as server:
+            try:
+                said = []
+                for line in server.stderr:
+                    said.append(line)
+                    if "ready to accept connections" in line:
+                        break
+                else:
+                    raise AssertionError("".join(said))
+                threading.Thread(target=server.stderr.read, daemon=True).start()
+                os.environ.update(PGHOST=folder, PGUSER="postgres")
+                yield
+            finally:
+                server.send_signal(signal.SIGQUIT)
+
+
+def postgresql(file):
+    """A late write changes no row, also if it came first and waited for the row."""
+    import psycopg  # noqa: PLC0415
+
+    with postgres():
+        with psycopg.connect("dbname=postgres", autocommit=True) as admin:
+            admin.execute("CREATE DATABASE shop")
+        page = runpy.run_path(file)
+        with page["db"], psycopg.connect("dbname=shop", autocommit=True) as eye:
+
+            def row():
+                return eye.execute("SELECT text, highest_fence FROM pages WHERE id = 'disk'").fetchone()
+
+            def waits():
+                asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                return eye.execute(asked).fetchone()[0] == 1
+
+            mine = ("my page", page["lock"].fences[0])
+            assert row() == mine
+            assert not page["write"](mine[1] - 1, "late")
+            assert row() == mine
+            with psycopg.connect("dbname=shop") as other:
+                other.execute("UPDATE pages SET text = 'newest', highest_fence = highest_fence + 1")
+                wrote = []
+                late = threading.Thread(target=lambda: wrote.append(page["write"](mine[1], "late")))
+                late.start()
+                wait_for("the row to be waited for", waits)
+            late.join()
+            assert wrote == [False]
+            assert row() == ("newest", mine[1] + 1)
+
+
+def s3(file):
+    """A late write changes nothing, also if a newer one with the same data comes between its two steps."""
+    from moto import mock_aws  # noqa: PLC0415
+
+    os.environ.update(AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="k", AWS_DEFAULT_REGION="us-east-1")  # noqa: S106
+    with mock_aws():
+        import boto3  # noqa: PLC0415
+
+        other = boto3.client("s3")
+        other.create_bucket(Bucket="shop")
+        page = runpy.run_path(file)
+
+        def stored():
+            return other.get_object(Bucket="shop", Key="disk")["Body"].read().decode()
+
+        fence = page["lock"].fences[0]
+        assert stored() == f"{fence}\nmy page"
+        assert not page["write"](fence - 1, "late")
+        assert stored() == f"{fence}\nmy page"
+
+        newer = f"{fence + 2}\nmy page"
+        between = [newer]
+
+        def overtake(**_):
+            if between:
+                other.put_object(Bucket="shop", Key="disk", Body=between.pop())
+
+        page["s3"].meta.events.register("before-parameter-build.s3.PutObject", overtake)
+        assert not page["write"](fence + 1, "my page")
+        assert not between
+        assert stored() == newer
+
+
+NEEDS = {celery: ["celery"], django: ["django"], postgresql: ["psycopg"], s3: ["boto3", "moto"]}
+
+if __name__ == "__main__":
+    name, program = sys.argv[1:]
+    run = globals()[name]
+    missing = [module for module in NEEDS[run] if not importlib.util.find_spec(module)]
+    if missing:
+        not_run(f"this machine has no {' '.join(missing)}: tools/install.sh client-libraries")
+    run(program)
+    print("the end")
