@@ -44,7 +44,7 @@ func TestTheProgramsOfTheReadmeRun(t *testing.T) {
 var guide = []string{
 	"README.md", "docs/guide/first-lock.md", "docs/guide/waiting.md", "docs/guide/readers-writers.md",
 	"docs/guide/semaphores.md", "docs/guide/several-keys.md", "docs/guide/losing-a-lock.md",
-	"docs/guide/testing.md",
+	"docs/guide/recipes.md", "docs/guide/testing.md",
 }
 
 // aroundLines is the program for the lines of these pages: each block of them is a function, which is given what it

@@ -21,6 +21,7 @@ const PAGES: &[(&str, &str, Program)] = pages! {
     "docs/guide/semaphores.md" = sharing,
     "docs/guide/several-keys.md" = several,
     "docs/guide/losing-a-lock.md" = losing,
+    "docs/guide/recipes.md" = leading,
 };
 
 fn first_lock(url: &str) -> Result<(), Error> {
@@ -67,6 +68,23 @@ fn losing(url: &str) -> Result<(), Error> {
         println!("page {page}");
     }
     guard.release()?; // Err(Error::Lost), if it was lost
+    Ok(())
+}
+
+fn leading(url: &str) -> Result<(), Error> {
+    let client = Client::open(url)?;
+    let step = |fence| {
+        println!("leading with the fence {fence}");
+        false // steps down
+    };
+    for _ in 0..2 {
+        let guard = client.lock("leader")?;
+        while !guard.is_lost() && step(guard.fence()) {}
+        match guard.release() {
+            Err(Error::Lost) => println!("another may lead now"),
+            other => other?,
+        }
+    }
     Ok(())
 }
 
