@@ -21,8 +21,8 @@
 #   twine       from PyPI into target/twine, which looks at the package of clients/python as PyPI does
 #   client-libraries
 #               those that only pages of docs/guide need: valkey-py, valkey-glide, iovalkey; Celery, Django, psycopg,
-#               boto3 and moto; and with apt-get those for PHP, Ruby and C. What it cannot install it leaves out: the
-#               tests say so, and go on
+#               PyMySQL, boto3 and moto; and with apt-get those for PHP, Ruby and C. What it cannot install it leaves
+#               out: the tests say so, and go on
 #   redlock     the locks of other makers, for target/debug/quorum and make bench-clients: pottery, redlock-py,
 #               node-redlock and redis-semaphore
 #   linters-workflows  actionlint, for .github/workflows
@@ -58,6 +58,7 @@ glide_node=2.5.2
 celery=5.7.0
 django=5.2.19
 psycopg=3.3.9
+pymysql=1.2.4
 boto3=1.44.8
 moto=5.2.5
 pottery=3.0.1
@@ -507,12 +508,13 @@ install_client_libraries() {
       say "client-libraries: pip has no valkey-py or valkey-glide for this machine: left out"
   fi
 
-  ask="from importlib.metadata import version as v; print(*map(v, 'celery django psycopg boto3 moto'.split()))"
-  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$celery $django $psycopg $boto3 $moto" ]; then
-    say "client-libraries: Celery $celery, Django $django, psycopg $psycopg, boto3 $boto3, moto $moto into target/venv"
+  ask="from importlib.metadata import version as v; print(*map(v, 'celery django psycopg pymysql boto3 moto'.split()))"
+  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$celery $django $psycopg $pymysql $boto3 $moto" ]; then
+    say "client-libraries: Celery $celery, Django $django, psycopg $psycopg, PyMySQL $pymysql, boto3 $boto3 and" \
+      "moto $moto into target/venv"
     quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "celery==$celery" "django==$django" \
-      "psycopg[binary]==$psycopg" "boto3==$boto3" "moto==$moto" ||
-      say "client-libraries: pip has no Celery, Django, psycopg, boto3 or moto for this machine: left out"
+      "psycopg[binary]==$psycopg" "pymysql==$pymysql" "boto3==$boto3" "moto==$moto" ||
+      say "client-libraries: pip has no Celery, Django, psycopg, PyMySQL, boto3 or moto for this machine: left out"
   fi
 
   # A folder of their own: npm removes from a folder what it was not asked for.

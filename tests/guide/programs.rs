@@ -50,6 +50,11 @@ fn postgresql_refuses_a_late_write() {
 }
 
 #[test]
+fn mariadb_refuses_a_late_write() {
+    check("programs::mariadb_refuses_a_late_write", STORES, "MariaDB");
+}
+
+#[test]
 fn s3_refuses_a_late_write() {
     check("programs::s3_refuses_a_late_write", STORES, "S3");
 }

@@ -5,6 +5,7 @@ this machine lacks something.
 """
 
 import contextlib
+import functools
 import importlib.util
 import os
 import runpy
@@ -87,41 +88,77 @@ def django(file):
 
 
 @contextlib.contextmanager
-def postgres():
-    """A server with a database, which is reached by a socket in its folder."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    program = found[-1] if found else shutil.which("postgres")
-    if not program:
-        not_run("this machine has no PostgreSQL: tools/install.sh compare")
-    # PostgreSQL does not run as root.
+def as_nobody():
+    """A folder, and the user that a server runs as there: databases do not run as root."""
     user = {"user": NOBODY, "group": NOBODY} if os.getuid() == 0 else {}
     with tempfile.TemporaryDirectory() as folder:
         if user:
             os.chown(folder, NOBODY, NOBODY)
-        init = [Path(program).resolve().with_name("initdb"), "-D", "data", "-U", "postgres", "-A", "trust", "--no-sync"]
-        subprocess.run([*init, "--locale=C", "-E", "UTF8"], cwd=folder, check=True, stdout=subprocess.PIPE, **user)
-        options = ["-D", "data", "-k", folder, "-c", "listen_addresses="]
-        with subprocess.Popen([program, *options], cwd=folder, stderr=subprocess.PIPE, text=True, **user) as server:
+        yield folder, user
+
+
+@contextlib.contextmanager
+def database(init, command, ready, stop):
+    """A server that has said that it is ready. In both commands {} is the folder that it has."""
+    with as_nobody() as (folder, user):
+        init, command = ([word.format(folder) for word in words] for words in (init, command))
+        subprocess.run(init, cwd=folder, check=True, stdout=subprocess.PIPE, **user)
+        with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, **user) as server:
             try:
                 said = []
                 for line in server.stderr:
                     said.append(line)
-                    if "ready to accept connections" in line:
+                    if ready in line:
                         break
                 else:
                     raise AssertionError("".join(said))
                 threading.Thread(target=server.stderr.read, daemon=True).start()
-                os.environ.update(PGHOST=folder, PGUSER="postgres")
-                yield
+                yield folder
             finally:
-                server.send_signal(signal.SIGQUIT)
+                server.send_signal(stop)
+
+
+def check_table(page, row, waits, overtake):
+    """A late write changes no row, also if it came first and waited for the row. One that is repeated is none."""
+    mine = ("my page", page["lock"].fences[0])
+    assert row() == mine
+    assert page["write"](mine[1], "my page")
+    assert not page["write"](mine[1] - 1, "late")
+    assert row() == mine
+    with overtake:
+        wrote = []
+        late = threading.Thread(target=lambda: wrote.append(page["write"](mine[1], "late")))
+        late.start()
+        wait_for("the row to be waited for", waits)
+    late.join()
+    assert wrote == [False]
+    assert row() == ("newest", mine[1] + 1)
+
+
+NEWEST = "UPDATE pages SET text = 'newest', highest_fence = highest_fence + 1"
 
 
 def postgresql(file):
-    """A late write changes no row, also if it came first and waited for the row."""
     import psycopg  # noqa: PLC0415
 
-    with postgres():
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    program = found[-1] if found else shutil.which("postgres")
+    if not program:
+        not_run("this machine has no PostgreSQL: tools/install.sh compare")
+    init = [
+        str(Path(program).resolve().with_name("initdb")),
+        "-D",
+        "data",
+        "-U",
+        "postgres",
+        "-A",
+        "trust",
+        "--no-sync",
+    ]
+    init += ["--locale=C", "-E", "UTF8"]
+    command = [str(program), "-D", "data", "-k", "{}", "-c", "listen_addresses="]
+    with database(init, command, "ready to accept connections", signal.SIGQUIT) as folder:
+        os.environ.update(PGHOST=folder, PGUSER="postgres")
         with psycopg.connect("dbname=postgres", autocommit=True) as admin:
             admin.execute("CREATE DATABASE shop")
         page = runpy.run_path(file)
@@ -134,19 +171,54 @@ def postgresql(file):
                 asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
                 return eye.execute(asked).fetchone()[0] == 1
 
-            mine = ("my page", page["lock"].fences[0])
-            assert row() == mine
-            assert not page["write"](mine[1] - 1, "late")
-            assert row() == mine
-            with psycopg.connect("dbname=shop") as other:
-                other.execute("UPDATE pages SET text = 'newest', highest_fence = highest_fence + 1")
-                wrote = []
-                late = threading.Thread(target=lambda: wrote.append(page["write"](mine[1], "late")))
-                late.start()
-                wait_for("the row to be waited for", waits)
-            late.join()
-            assert wrote == [False]
-            assert row() == ("newest", mine[1] + 1)
+            @contextlib.contextmanager
+            def overtake():
+                with psycopg.connect("dbname=shop") as other:
+                    other.execute(NEWEST)
+                    yield
+
+            check_table(page, row, waits, overtake())
+
+
+def mariadb(file):
+    import pymysql  # noqa: PLC0415
+
+    path = os.environ["PATH"] + ":/usr/sbin"
+    program, init = (shutil.which(name, path=path) for name in ("mariadbd", "mariadb-install-db"))
+    if not (program and init):
+        not_run("this machine has no MariaDB: tools/install.sh compare")
+    data = ["--no-defaults", "--datadir={}/data"]
+    init = [init, *data, "--auth-root-authentication-method=normal", "--skip-test-db"]
+    command = [program, *data, "--skip-networking", "--socket={}/socket"]
+    with database(init, command, "ready for connections", signal.SIGTERM) as folder:
+        connect = functools.partial(pymysql.connect, unix_socket=f"{folder}/socket")
+        with connect(user="root", autocommit=True) as eye:
+
+            def ask(query):
+                with eye.cursor() as cursor:
+                    cursor.execute(query)
+                    return cursor.fetchone()
+
+            ask("CREATE DATABASE shop")
+            ask("CREATE USER shop")
+            ask("GRANT ALL ON shop.* TO shop")
+            ask("CREATE TABLE shop.pages (id varchar(64) PRIMARY KEY, text text, highest_fence bigint)")
+            ask("INSERT INTO shop.pages VALUES ('disk', '', 0)")
+            pymysql.connect = connect
+            page = runpy.run_path(file)
+
+            @contextlib.contextmanager
+            def overtake():
+                with connect(user="shop", database="shop") as other:
+                    with other.cursor() as cursor:
+                        cursor.execute(NEWEST)
+                    yield
+                    other.commit()
+
+            row = functools.partial(ask, "SELECT text, highest_fence FROM shop.pages WHERE id = 'disk'")
+            waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+            check_table(page, row, lambda: ask(waiting)[0] == 1, overtake())
+            page["db"].close()
 
 
 def s3(file):
@@ -182,7 +254,7 @@ def s3(file):
         assert stored() == newer
 
 
-NEEDS = {celery: ["celery"], django: ["django"], postgresql: ["psycopg"], s3: ["boto3", "moto"]}
+NEEDS = {celery: ["celery"], django: ["django"], postgresql: ["psycopg"], mariadb: ["pymysql"], s3: ["boto3", "moto"]}
 
 if __name__ == "__main__":
     name, program = sys.argv[1:]
