@@ -17,9 +17,20 @@ majority of several servers.
 
 from redis.exceptions import LockError
 
-from redis_lock_client._common import Deadlock, LockLost, LockNotAcquired
+from redis_lock_client._common import Deadlock, HoldToken, LockLost, LockNotAcquired
+from redis_lock_client._decorator import locked
 from redis_lock_client._face import AsyncLock, Lock
 from redis_lock_client._trouble import Trouble
 
-__all__ = ["AsyncLock", "Deadlock", "Lock", "LockError", "LockLost", "LockNotAcquired", "Trouble"]
+__all__ = [
+    "AsyncLock",
+    "Deadlock",
+    "HoldToken",
+    "Lock",
+    "LockError",
+    "LockLost",
+    "LockNotAcquired",
+    "Trouble",
+    "locked",
+]
 __version__ = "1.0.0rc1"

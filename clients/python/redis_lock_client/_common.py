@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -39,6 +40,7 @@ NOTIFY_QUEUE = 30.0
 CONFIRM = 2.0
 REFUSED = 10.0
 
+LEASE_MAX = 366 * 86_400.0
 TICK = 0.001  # the shortest BLOCK there is
 LONG_LEASE = 3600.0  # a longer lease is probably meant to be milliseconds
 
@@ -55,7 +57,25 @@ class LockLost(LockNotOwnedError):
 
 
 class Deadlock(LockError):
-    """Waiting would deadlock: a cycle of owners that wait for each other. The text names the cycle."""
+    """Waiting would deadlock: a cycle of owners that wait for each other, which the text names, or one's own lock."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldToken:
+    """A lock on its way to another process: `detach()` gives it, and `from_token` takes it.
+
+    key: the key.
+    owner: the name under which the server knows the holder.
+    fence: the fence of the holder. It is void once the lock was taken over.
+    lease: for how long the lock waits to be taken over, and then the lease of the new holder, in seconds.
+    shared: True if other readers may hold it, too.
+    """
+
+    key: str | bytes
+    owner: str
+    fence: int
+    lease: float = LEASE
+    shared: bool = False
 
 
 # A clock that goes on while the machine is suspended, where there is one.
@@ -130,13 +150,19 @@ def check_wait(seconds: float | None) -> None:
 
 
 def check_lease(seconds: float) -> None:
-    if not LEASE_MIN <= seconds <= 86_400 * 366:
+    if not LEASE_MIN <= seconds <= LEASE_MAX:
         raise ValueError("lease must be at least a second")
     if seconds > LONG_LEASE:
         warnings.warn(
             f"lease={seconds:g} is more than an hour: a lease is in seconds, and a lock outlives its process by it",
             stacklevel=3,
         )
+
+
+def check_rest(seconds: float) -> float:
+    if not 0 < seconds <= LEASE_MAX:
+        raise ValueError("seconds must be above 0, and at most a year")
+    return seconds
 
 
 def wait_of(wait: float | None, blocking: bool | None, blocking_timeout: float | None) -> float | None:

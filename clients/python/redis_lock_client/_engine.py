@@ -13,6 +13,7 @@ from typing import Any
 from redis import exceptions as errors
 from redis.exceptions import LockError
 
+from redis_lock_client import _own
 from redis_lock_client._common import (
     BLOCK,
     LEAVE,
@@ -21,6 +22,7 @@ from redis_lock_client._common import (
     READ_ON,
     TICK,
     Deadlock,
+    HoldToken,
     Key,
     LockLost,
     again,
@@ -50,6 +52,9 @@ class Spec:
     max_blocking: int
     notify_prefix: str
     old_clients: bool
+    max: float | None = None
+    reentrant: bool = False
+    token: HoldToken | None = None
 
     @property
     def mode(self) -> str:
@@ -93,10 +98,11 @@ class Spec:
             words += ["NOTIFY", notify]
         return words if self.note is None else [*words, "NOTE", self.note]
 
-    def extend(self, owner: str, fences: tuple[int, ...]) -> list[Any]:
+    def extend(self, owner: str, fences: tuple[int, ...], lease: float | None = None) -> list[Any]:
+        milliseconds = max(1, int((self.lease if lease is None else lease) * 1000))
         if self.several:
-            return ["LOCK.MEXTEND", len(self.keys), *self.keys, owner, "PX", int(self.lease * 1000)]
-        return ["LOCK.EXTEND", *self.keys, owner, "PX", int(self.lease * 1000), "FENCE", *fences]
+            return ["LOCK.MEXTEND", len(self.keys), *self.keys, owner, "PX", milliseconds]
+        return ["LOCK.EXTEND", *self.keys, owner, "PX", milliseconds, "FENCE", *fences]
 
     def release(self, owner: str, fences: tuple[int, ...]) -> list[Words]:
         """One request for each key: LOCK.MRELEASE is refused if one of the keys is no lock any more."""
@@ -112,8 +118,8 @@ class Spec:
 class Owner:
     """Who holds locks, or waits for them: one for a lock and all that are taken `within` it."""
 
-    def __init__(self) -> None:
-        self.name = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(16)}"
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(16)}"
         self.keys: set[bytes] = set()
         self.unsettled: set[bytes] = set()  # a wait for these was given up, but the server has not confirmed it
 
@@ -131,6 +137,10 @@ class Hold(Question):
         self.request: Request | None = None  # the last one that asked for the lock
         self.fences: tuple[int, ...] = ()
         self.valid_until = math.inf  # until when it is surely held
+        self.ends = math.inf  # when it is lost, however often it is renewed
+        self.entered = 1  # how often its thread or task has entered it
+        self.let = False  # it was let go, and needs no release
+        self.refuses_own = True  # a wait for what its own thread or task holds
         self.pauses = pauses()
         self.failure: Exception | None = None  # why the last renewal failed
         self.turn = Turn(owner.name)
@@ -152,7 +162,12 @@ class Hold(Question):
         got = False
         try:
             self.claim(take)
-            got = await self.wait_in_line(wait)
+            if self.spec.token is not None:
+                got = await self.adopt(self.spec.token, wait)
+            else:
+                if wait != 0 and self.refuses_own:
+                    _own.refuse(self)
+                got = await self.wait_in_line(wait)
         except BaseException:
             self.stop()
             if self.asked:
@@ -249,6 +264,11 @@ class Hold(Question):
             extend = self.spec.extend(self.owner.name, self.fences)
             if not self.confirms(await self.ask(extend, server.patience)):
                 return False
+        return await self.begin(sent)
+
+    async def begin(self, sent: float) -> bool:
+        """It is held, as a request says that was sent then. False if that was too long ago."""
+        self.ends = math.inf if self.spec.max is None else sent + self.spec.max
         self.keep(sent)
         if now() >= self.valid_until:
             return False
@@ -256,7 +276,35 @@ class Hold(Question):
         with mutex:
             self.held = True
             server.plan(self)
+        _own.remember(self)
         return True
+
+    async def adopt(self, token: HoldToken, wait: float | None) -> bool:
+        """Takes a hold over from another process, whose fence is void then."""
+        until = math.inf if wait is None else now() + wait
+        words = [*self.spec.extend(token.owner, (token.fence,)), "MINFENCE", token.fence + 1]
+        unanswered: Exception | None = None
+        while True:
+            begin = now()
+            try:
+                reply = await self.ask_of_hold(words, (await self.find()).patience, fresh=unanswered is not None)
+            except Exception as error:
+                self.tell_of(error)
+                is_ahead = "MINFENCE is more than" in str(error)  # the clock of the fences, right after a start
+                if not (is_ahead or again(error)) or now() >= until:
+                    raise
+                unanswered = unanswered if isinstance(error, errors.ResponseError) else error
+                await self.kind.sleep(min(next(self.pauses), max(until - now(), 0)))
+                await self.follow(begin)
+                continue
+            if reply is None and unanswered is not None:
+                raise unanswered  # the first request may have raised the fence
+            if reply is None:
+                raise LockLost(f"{self.spec.title} is lost: it cannot be taken over", self.spec.name)
+            self.fences = (reply,)
+            if not await self.begin(begin):
+                raise LockLost(f"{self.spec.title} is lost: its lease is over", self.spec.name)
+            return True
 
     def has_slot(self) -> bool:
         self.slot = self.slot or take_slot(self.spec.max_blocking)
@@ -359,7 +407,12 @@ class Hold(Question):
             self.end()
         if self.ended or self.is_lost():
             return None
-        return [self.spec.extend(self.owner.name, self.fences)]
+        return [self.extension()]
+
+    def extension(self) -> list[Any]:
+        """A renewal, which does not let the lease last beyond its end."""
+        lease = min(self.lease, self.ends - now() + margin(self.lease))
+        return self.spec.extend(self.owner.name, self.fences, lease)
 
     async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
         error = replies if isinstance(replies, Exception) else next(filter(is_failure, replies), None)
@@ -403,7 +456,7 @@ class Hold(Question):
                 for words in self.owed:
                     await self.ask_of_hold(words, self.spec.lease / 6)
                 await self.heed_release()
-            elif self.confirms(await self.ask(self.spec.extend(self.owner.name, self.fences), self.spec.lease / 6)):
+            elif self.confirms(await self.ask(self.extension(), self.spec.lease / 6)):
                 self.keep(sent)
             else:
                 self.lose("something or somebody else has its key now")
@@ -418,7 +471,13 @@ class Hold(Question):
     # --- releasing ---
 
     async def release(self) -> None:
-        if self.pid == os.getpid():
+        with mutex:
+            is_inner = self.entered > 1
+            self.entered -= is_inner
+        if is_inner:
+            if self.is_lost():
+                raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
+        elif self.pid == os.getpid():
             await self.kind.shielded(self.give_back)
 
     async def give_back(self) -> None:
@@ -455,6 +514,52 @@ class Hold(Question):
             repeated = True
             replies = [await self.ask_of_hold(words, limit, fresh=True) for words in requests]
         return repeated or None not in replies
+
+    async def let_go(self, seconds: float) -> None:
+        """Stops the renewals, and lets it end after so many seconds."""
+        if self.entered > 1:
+            raise LockError(
+                f"{self.spec.title} was entered several times: only the outer block lets it go", self.spec.name
+            )
+        if self.pid == os.getpid():
+            self.let = True
+            await self.kind.shielded(lambda: self.set_end(seconds))
+
+    async def set_end(self, seconds: float) -> None:
+        lost = self.is_lost()
+        self.stop()
+        try:
+            limit, words = (await self.find()).patience, self.spec.extend(self.owner.name, self.fences, seconds)
+            try:
+                reply = await self.ask_of_hold(words, limit)
+            except Exception as error:
+                if lost or not again(error):
+                    raise
+                await self.follow(now())
+                reply = await self.ask_of_hold(words, limit, fresh=True)
+            self.lost = lost or not self.confirms(reply)
+        finally:
+            self.end()
+        if self.lost:
+            self.tell("lost", "was lost before it was let go")
+            raise LockLost(f"{self.spec.title} was lost before it was let go", self.spec.name) from self.failure
+
+    async def set_note(self, note: str) -> None:
+        if self.spec.several:
+            raise LockError(f"{self.spec.title}: a lock of several keys keeps its note", self.spec.name)
+        sent = now()
+        reply = None if self.is_lost() else await self.ask_of_hold([*self.extension(), "NOTE", note], self.lease / 6)
+        if reply is None:
+            self.lose("the server says that it is not held")
+            raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
+        self.keep(sent)
+
+    async def detach(self) -> HoldToken:
+        """Gives it up for another process to take over within its lease."""
+        if self.spec.several or self.spec.limit is not None:
+            raise LockError(f"{self.spec.title}: several keys and shares cannot be handed over", self.spec.name)
+        await self.let_go(self.lease)
+        return HoldToken(self.spec.keys[0], self.owner.name, self.fences[0], self.lease, self.spec.shared)
 
     # --- asking about it ---
 
@@ -516,14 +621,14 @@ class Hold(Question):
 
     def keep(self, sent: float) -> None:
         """The server had the request after it was sent, so the lease ends no sooner than this."""
-        self.valid_until = sent + self.spec.lease - margin(self.spec.lease)
-        self.due = sent + self.spec.lease / 3
+        self.valid_until = min(sent + self.spec.lease - margin(self.spec.lease), self.ends)
+        self.due = min(sent + self.spec.lease / 3, self.ends)
         self.pauses, self.failure = pauses(), None
         self.told.discard("renewal")
 
     def is_lost(self) -> bool:
         if self.held and not self.ended and (self.pid != os.getpid() or now() >= self.valid_until):
-            self.lose("its lease is over")
+            self.lose("its max is over" if now() >= self.ends else "its lease is over")
         return self.lost
 
     def lose(self, why: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Sequence
@@ -12,16 +13,20 @@ import redis
 import redis.asyncio
 from redis.exceptions import LockError
 
+from redis_lock_client import _own
 from redis_lock_client._common import (
     BLOCKING_MAX,
     LEASE,
     LOOK,
+    HoldToken,
     Key,
     LockLost,
     LockNotAcquired,
     all_keys,
     check_lease,
+    check_rest,
     check_wait,
+    mutex,
     note_on,
     now,
     to_bytes,
@@ -125,6 +130,14 @@ class Face:
             raise LockLost(f"the outer {outer.spec.title} is lost", outer.spec.name) from outer.failure
         return outer.owner
 
+    def _enters_again(self, hold: Any) -> bool:  # noqa: ARG002
+        """True if this thread or task has the lock, and may enter it again."""
+        return False
+
+    def _is_let_go(self) -> bool:
+        """True if nothing is left to release."""
+        return False
+
     def _heed(self, failure: Exception, error: BaseException | None) -> bool:
         """True if the failure of a release is to be raised. The error of the block goes first, and notes a loss."""
         if error is None:
@@ -153,6 +166,8 @@ class ThreadFace(Face):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_let_go():
+            return
         try:
             self.release()
         except Exception as failure:
@@ -172,7 +187,7 @@ class AsyncFace(Face):
 
         """
         hold, wait = self._begin(blocking, blocking_timeout)
-        got: bool = await hold.acquire(self._take, wait)
+        got: bool = self._enters_again(hold) or await hold.acquire(self._take, wait)
         return got
 
     async def release(self) -> None:
@@ -187,6 +202,8 @@ class AsyncFace(Face):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_let_go():
+            return
         try:
             await self.release()
         except Exception as failure:
@@ -215,6 +232,11 @@ class _Lock(Face):
             all on one more connection; 0: all of them.
         notify_prefix: stands before the random part of the channel of NOTIFY, `lock:notify:`, so that the user's rights
             can be limited to it. The first wait of a client decides.
+        max: how long it is held at most, in seconds: at least `lease`. It is renewed until then, and then lost, so that
+            work that never ends keeps nobody out. None: without an end.
+        reentrant: True: the thread or task that holds the lock may take it again, through any object with the same
+            arguments. It is released with the outermost block. False: to wait for what one's own thread or task holds
+            is a `Deadlock`, unless `blocking_timeout` is given, as redis-py's locks wait.
         old_clients: True: clients with another kind of lock may hold the same key, as a string or a hash. While they
             do, the lock is held by others, and this one asks again after a pause. False: that is the error WRONGTYPE.
         timeout: the `lease`, in seconds, as redis-py calls it.
@@ -247,6 +269,8 @@ class _Lock(Face):
         on_trouble: OnTrouble | None = None,
         max_blocking: int = BLOCKING_MAX,
         notify_prefix: str = "",
+        max: float | None = None,  # noqa: A002
+        reentrant: bool = False,
         old_clients: bool = False,
         timeout: float | None = None,
         blocking: bool = True,
@@ -271,14 +295,57 @@ class _Lock(Face):
         check_wait(blocking_timeout)
         if max_blocking < 0:
             raise ValueError("max_blocking must be 0 or more")
+        if max is not None and not lease <= max < math.inf:
+            raise ValueError("max must be at least the lease")
         self._spec = Spec(
-            client, keys, float(lease), shared, limit, take, note, on_trouble, max_blocking, notify_prefix, old_clients
+            client,
+            keys,
+            float(lease),
+            shared,
+            limit,
+            take,
+            note,
+            on_trouble,
+            max_blocking,
+            notify_prefix,
+            old_clients,
+            max,
+            reentrant,
         )
+        self._refuses_own = blocking_timeout is None
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
         self._within, self._raises = within, raise_on_release_error
         self._place = Place()
         if thread_local and self._kind is ThreadServer:
             self._places = Places()
+
+    @classmethod
+    def from_token(cls, client: Any, token: HoldToken, **arguments: Any) -> Self:
+        """A lock that is taken over from another process, which has called `detach()`.
+
+        To acquire it raises its fence, so that what the other process still writes is refused. Raises `LockLost` if its
+        lease was over, or if it was taken over already.
+
+        Args:
+            client: of the server that has the lock.
+            token: what `detach()` has returned.
+            arguments: others of the lock, such as `note` or `on_trouble`.
+
+        """
+        if not isinstance(token, HoldToken):
+            raise TypeError(f"token must be a HoldToken, and not {type(token).__name__}")
+        lock = cls(client, token.key, **{"lease": token.lease, "shared": token.shared, **arguments})
+        lock._spec = dataclasses.replace(lock._spec, token=token)
+        return lock
+
+    @property
+    def valid_for(self) -> float:
+        """For how many seconds the lock is surely held, unless it is renewed: 0 if it is not. Asks nobody."""
+        hold = self._hold
+        if hold is None or not hold.held or hold.ended or hold.is_lost():
+            return 0.0
+        left: float = max(0.0, hold.valid_until - now())
+        return left
 
     @property
     def fence(self) -> int:
@@ -294,10 +361,28 @@ class _Lock(Face):
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Hold, float | None]:
         """A new acquisition, and how long to wait for it."""
-        return self._probe(), wait_of(self._wait, blocking, blocking_timeout)
+        hold = self._probe()
+        hold.refuses_own = self._refuses_own and blocking_timeout is None
+        return hold, wait_of(self._wait, blocking, blocking_timeout)
 
     def _probe(self) -> Hold:
-        return Hold(self._spec, self._outer_owner(self._within) or Owner(), self._kind)
+        token = self._spec.token
+        owner = self._outer_owner(self._within) or Owner(None if token is None else token.owner)
+        return Hold(self._spec, owner, self._kind)
+
+    def _enters_again(self, hold: Hold) -> bool:
+        same = [one for one in _own.own(hold) if one.spec == hold.spec] if self._spec.reentrant else []
+        if not same:
+            return False
+        if same[0].is_lost():
+            raise LockLost(f"{self._spec.title} is lost, and must be released first", self._spec.name)
+        with mutex:
+            same[0].entered += 1
+        self._at().hold = same[0]
+        return True
+
+    def _is_let_go(self) -> bool:
+        return self._hold is not None and self._hold.let
 
 
 class Lock(ThreadFace, _Lock):
@@ -316,11 +401,32 @@ class Lock(ThreadFace, _Lock):
 
         """
         hold, wait = self._begin(blocking, blocking_timeout)
-        return run(hold.acquire(self._take, wait))
+        return self._enters_again(hold) or run(hold.acquire(self._take, wait))
 
     def release(self) -> None:
         """Releases the lock. Raises `LockLost` if it was lost before."""
         run(self._held().release())
+
+    def release_after(self, seconds: float) -> None:
+        """Renews the lock no more, and lets it end after so many seconds, whatever becomes of this process.
+
+        For work that is not to begin again at once. The end of a `with` block does nothing after it. The server counts
+        it as a lease that is over. Raises `LockLost` if the lock was lost before.
+        """
+        run(self._held().let_go(check_rest(seconds)))
+
+    def detach(self) -> HoldToken:
+        """Gives the lock to another process, which takes it over by `from_token` within the lease.
+
+        The end of a `with` block does nothing after it. For one key, and no share of it. Raises `LockLost` if the lock
+        was lost before.
+        """
+        token: HoldToken = run(self._held().detach())
+        return token
+
+    def set_note(self, note: str) -> None:
+        """Replaces the note, such as by how far the work is. Raises `LockLost` if the lock is lost."""
+        run(self._held().set_note(note))
 
     def check(self) -> bool:
         """Asks the server whether the lock is held now, under its fence."""
@@ -363,6 +469,19 @@ class AsyncLock(AsyncFace, _Lock):
     _kind = TaskServer
     _clients = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
     _library = "redis.asyncio.Redis or redis.asyncio.RedisCluster"
+
+    async def release_after(self, seconds: float) -> None:
+        """Lets the lock end after so many seconds: see `Lock.release_after`."""
+        await self._held().let_go(check_rest(seconds))
+
+    async def detach(self) -> HoldToken:
+        """Gives the lock to another process: see `Lock.detach`."""
+        token: HoldToken = await self._held().detach()
+        return token
+
+    async def set_note(self, note: str) -> None:
+        """Replaces the note. Raises `LockLost` if the lock is lost."""
+        await self._held().set_note(note)
 
     async def check(self) -> bool:
         """Asks the server whether the lock is held now, under its fence."""

@@ -133,6 +133,10 @@ class TaskServer(Server):
     def place() -> int:
         return id(asyncio.get_running_loop())
 
+    @staticmethod
+    def who() -> asyncio.Task[Any] | None:
+        return asyncio.current_task()
+
     def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
         self.task(steps).set_name(name)
 

@@ -114,6 +114,10 @@ class ThreadServer(Server):
     def place() -> int:
         return 0
 
+    @staticmethod
+    def who() -> threading.Thread:
+        return threading.current_thread()
+
     def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
         thread = threading.Thread(target=run, args=(steps,), name=name, daemon=True)
         _renewers.add(thread)

@@ -579,6 +579,11 @@ class Server(abc.ABC):
     def place() -> int:
         """Tells one event loop from another."""
 
+    @staticmethod
+    @abc.abstractmethod
+    def who() -> Any:
+        """Tells one thread or task from another."""
+
     @abc.abstractmethod
     def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
         """Runs it in the background."""

@@ -74,7 +74,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             for wait in (0, 0.05):
                 text = f'^lock "{self.key}" was not acquired: it was not free within {wait} s$'
                 with self.assertRaisesRegex(LockNotAcquired, text):
-                    async with AsyncLock(self.client, self.key, wait=wait):
+                    async with AsyncLock(self.client, self.key, blocking_timeout=wait):
                         self.fail("two hold it")
 
     async def test_a_loss_is_raised_at_the_end_of_the_block(self):
@@ -158,7 +158,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             waiting = asyncio.create_task(AsyncLock(self.client, second, within=one).acquire())
             await wait_for(self.waits(1, second))
             with self.assertRaises(Deadlock):
-                await AsyncLock(self.client, self.key, within=other).acquire()
+                await AsyncLock(self.client, self.key, within=other, blocking_timeout=60).acquire()
             waiting.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await waiting

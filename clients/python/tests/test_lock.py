@@ -71,7 +71,7 @@ class LockTest(unittest.TestCase):
     def test_a_with_statement_that_is_not_served_in_time_raises(self):
         with Lock(self.client, self.key):
             for wait in (0, 0.05):
-                with self.assertRaises(LockNotAcquired), Lock(self.client, self.key, wait=wait):
+                with self.assertRaises(LockNotAcquired), Lock(self.client, self.key, blocking_timeout=wait):
                     self.fail("two hold it")
         self.assertIsNone(self.info())
 
@@ -324,7 +324,7 @@ class LockTest(unittest.TestCase):
             waits.start()
             wait_for(lambda: self.info(second)[b"waiting"] == 1)
             with self.assertRaises(Deadlock) as caught:
-                Lock(self.client, self.key, within=other).acquire()
+                Lock(self.client, self.key, within=other, blocking_timeout=60).acquire()
             self.assertRegex(str(caught.exception), f'^lock "{self.key}" was not acquired: DEADLOCK ')
             other.release()
             waits.join()
@@ -353,7 +353,7 @@ class LockTest(unittest.TestCase):
             interrupt = threading.Thread(target=self.interrupt_when, args=(lambda: self.waiting() == 1,))
             interrupt.start()
             with self.assertRaises(KeyboardInterrupt):
-                Lock(self.client, self.key).acquire()
+                Lock(self.client, self.key, blocking_timeout=60).acquire()
             interrupt.join()
             self.assertEqual(self.waiting(), 0)
             self.assertTrue(lock.check())

@@ -1,0 +1,249 @@
+"""What a program may do with a lock that it holds, on the server in memory."""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from redis_lock_client import AsyncLock, Deadlock, HoldToken, Lock, LockError, LockLost, LockNotAcquired, locked
+from redis_lock_client.testing import FakeServer
+
+HOUR = 3600
+
+
+def wait_for(condition, limit=60):
+    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
+    give_up = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > give_up:
+            raise AssertionError("waited in vain")
+        time.sleep(0.005)
+
+
+class HoldTest(unittest.TestCase):
+    def setUp(self):
+        logging.disable(logging.ERROR)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.fake = FakeServer()
+        self.addCleanup(self.fake.close)
+        self.client = self.fake.client(decode_responses=True, protocol=3)
+        self.addCleanup(self.client.close)
+        self.told = []
+
+    def lock(self, **arguments):
+        return Lock(self.client, "k", lease=HOUR, on_trouble=self.told.append, **arguments)
+
+    def held(self, **arguments):
+        lock = self.lock(**arguments)
+        self.assertTrue(lock.acquire())
+        return lock
+
+    def info(self, field):
+        return self.client.execute_command("LOCK.INFO", "k")["holders"][0][field]
+
+    # --- max ---
+
+    def test_work_that_never_ends_loses_its_lock_at_max_and_the_next_owner_has_it(self):
+        lock = self.held(max=2 * HOUR)
+        for passed in (1500, 3000, 4500, 6000):
+            self.fake.advance(1500)
+            left = 2 * HOUR - passed
+            wait_for(lambda left=left: lock.valid_for > min(HOUR - 1500, left - 60))
+            self.assertLessEqual(lock.valid_for, left)
+        wait_for(lambda: self.info("ttl_ms") < 1000 * (1200 + 60))
+        self.fake.advance(1201)
+        self.assertTrue(lock.lost)
+        wait_for(lambda: self.told)
+        self.assertRegex(str(self.told[0]), "max is over")
+        self.fake.advance(60)
+        with Lock(self.client, "k", wait=0) as other:
+            self.assertGreater(other.fence, lock.fence)
+        self.assertRaises(LockLost, lock.release)
+
+    def test_a_max_below_the_lease_is_refused(self):
+        for wrong in (HOUR - 1, 0, -1, float("inf"), float("nan")):
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, "max must be at least the lease"):
+                Lock(self.client, "k", lease=HOUR, max=wrong)
+
+    # --- letting go ---
+
+    def test_a_lock_that_is_released_after_a_time_keeps_others_out_until_then(self):
+        with self.lock() as lock:
+            lock.release_after(10 * HOUR)
+            self.assertEqual(lock.valid_for, 0)
+            self.assertFalse(lock.check())
+        self.fake.advance(9.9 * HOUR)
+        self.assertFalse(Lock(self.client, "k", wait=0).acquire())
+        self.fake.advance(0.2 * HOUR)
+        self.assertTrue(Lock(self.client, "k", wait=0).acquire())
+        self.assertRaises(LockError, lock.release_after, 1)
+
+    def test_a_lost_lock_cannot_be_let_go(self):
+        for let_go in (lambda lock: lock.release_after(1), lambda lock: lock.detach()):
+            with self.lock() as lock:
+                self.fake.lose("k")
+                self.assertRaises(LockLost, let_go, lock)
+
+    # --- handing over ---
+
+    def test_who_adopts_a_lock_has_it_and_the_giver_writes_no_more(self):
+        giver = self.held(note="begun")
+        fence, owner = giver.fence, giver.owner
+        token = giver.detach()
+        self.assertEqual(token, HoldToken("k", owner, fence, HOUR))
+        with Lock.from_token(self.client, token, note="taken over") as adopted:
+            self.assertEqual(adopted.owner, owner)
+            self.assertGreater(adopted.fence, fence)
+            self.assertEqual(adopted.guard("SET", "data", "new"), "OK")
+            late = self.client.execute_command("LOCK.GUARD", "k", owner, fence, "SET", "data", "late")
+            self.assertIsNone(late)
+            self.assertEqual(self.client.get("data"), "new")
+            with self.assertRaises(LockLost), Lock.from_token(self.client, token):
+                self.fail("two have it")
+            self.fake.advance(1500)
+            wait_for(lambda: adopted.valid_for > HOUR - 1400)
+        self.assertEqual(self.client.exists("k"), 0)
+
+    def test_a_token_whose_lease_is_over_is_void(self):
+        token = self.held().detach()
+        self.fake.advance(HOUR + 1)
+        self.assertRaises(LockLost, Lock.from_token(self.client, token).acquire)
+        self.assertRaises(TypeError, Lock.from_token, self.client, "token")
+
+    def test_shares_and_several_keys_are_not_handed_over(self):
+        for lock in (Lock(self.client, "s", limit=2), Lock(self.client, ["{a}1", "{a}2"])):
+            with lock, self.assertRaisesRegex(LockError, "cannot be handed over"):
+                lock.detach()
+
+    # --- by oneself ---
+
+    def test_a_wait_for_ones_own_lock_is_refused_at_once(self):
+        with self.lock():
+            for arguments in ({}, {"wait": HOUR}, {"shared": True}):
+                with self.subTest(arguments), self.assertRaisesRegex(Deadlock, "wait for itself"):
+                    Lock(self.client, "k", **arguments).acquire()
+            self.assertFalse(Lock(self.client, "k", wait=0).acquire())
+            self.assertFalse(Lock(self.client, "k", blocking_timeout=0.01).acquire())
+        self.assertTrue(Lock(self.client, "k").acquire())
+
+    def test_a_wait_for_another_threads_lock_is_no_wait_for_oneself(self):
+        lock, got = self.held(), []
+        other = threading.Thread(target=lambda: got.append(Lock(self.client, "k").acquire()))
+        other.start()
+        wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+        lock.release()
+        other.join()
+        self.assertEqual(got, [True])
+
+    def test_a_reader_may_read_again_and_a_lock_with_an_end_is_waited_for(self):
+        with Lock(self.client, "k", shared=True), Lock(self.client, "k", shared=True):
+            pass
+        shares = [Lock(self.client, "s", limit=3, take=take) for take in (2, 1)]
+        with shares[0], shares[1], self.assertRaisesRegex(Deadlock, "wait for itself"):
+            Lock(self.client, "s", limit=3).acquire()
+        limited = self.held(max=HOUR)
+
+        def let_time_pass():
+            wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+            self.fake.advance(HOUR + 60)
+
+        clock = threading.Thread(target=let_time_pass)
+        clock.start()
+        self.assertTrue(Lock(self.client, "k").acquire())
+        clock.join()
+        self.assertTrue(limited.lost)
+
+    def test_a_reentrant_lock_is_released_with_the_outermost_block(self):
+        def again(depth):
+            with Lock(self.client, "k", reentrant=True) as lock:
+                self.assertEqual(self.info("writes"), 1)
+                return {lock.fence} | (again(depth - 1) if depth else set())
+
+        with Lock(self.client, "k", reentrant=True) as lock:
+            with lock:
+                self.assertEqual(again(3), {lock.fence})
+            self.assertTrue(lock.check())
+            self.assertRaisesRegex(Deadlock, "wait for itself", Lock(self.client, "k").acquire)
+            found = []
+            other = Lock(self.client, "k", reentrant=True, wait=0)
+            thread = threading.Thread(target=lambda: found.append(other.acquire()))
+            thread.start()
+            thread.join()
+            self.assertEqual(found, [False])
+        self.assertEqual(self.client.exists("k"), 0)
+
+    def test_a_reentrant_lock_that_is_lost_is_not_entered_again(self):
+        with self.assertRaises(LockLost), Lock(self.client, "k", reentrant=True) as lock:
+            with self.assertRaises(LockLost), lock:
+                self.fake.lose("k")
+                self.assertTrue(lock.wait_lost(60))
+            self.assertRaises(LockLost, Lock(self.client, "k", reentrant=True).acquire)
+
+    # --- notes, and a decorator ---
+
+    def test_a_note_says_how_far_the_work_is(self):
+        lock = self.held(note="begun")
+        self.assertEqual(self.info("note"), "begun")
+        lock.set_note("half done")
+        self.assertEqual(self.info("note"), "half done")
+        self.fake.lose("k")
+        self.assertRaises(LockLost, lock.set_note, "all done")
+        self.assertTrue(lock.lost)
+
+    def test_a_decorated_function_runs_under_the_lock(self):
+        @locked(self.client, lambda number, *, name: f"{name}:{number}", wait=0)
+        def work(number, *, name):
+            self.assertRaises(LockNotAcquired, work, number, name=name)
+            return self.client.exists(f"{name}:{number}")
+
+        self.assertEqual(work.__name__, "work")
+        self.assertEqual(work(7, name="job"), 1)
+        self.assertEqual(self.client.exists("job:7"), 0)
+
+    # --- asyncio ---
+
+    def test_tasks_have_it_all(self):
+        async def main():
+            client = self.fake.async_client()
+            lock = AsyncLock(client, "k", lease=HOUR, reentrant=True)
+            async with lock, AsyncLock(client, "k", lease=HOUR, reentrant=True):
+                with self.assertRaisesRegex(Deadlock, "wait for itself"):
+                    await AsyncLock(client, "k").acquire()
+                await lock.set_note("by a task")
+                self.assertEqual(self.info("note"), "by a task")
+                # A task of its own is another one.
+                wait = asyncio.create_task(AsyncLock(client, "k").acquire())
+                waits = lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1  # noqa: E731
+                await asyncio.to_thread(wait_for, waits)
+            self.assertTrue(await wait)
+            self.fake.lose("k")
+
+            giver = AsyncLock(client, "k")
+            await giver.acquire()
+            async with AsyncLock.from_token(client, await giver.detach()) as adopted:
+                self.assertGreater(adopted.fence, giver.fence)
+                await adopted.release_after(HOUR)
+            self.assertFalse(await AsyncLock(client, "k", wait=0).acquire())
+            self.fake.lose("k")
+
+            @locked(client, "job")
+            async def work():
+                return await client.exists("job")
+
+            self.assertEqual(await work(), 1)
+            self.assertEqual(await client.exists("job"), 0)
+            limited = AsyncLock(client, "k", lease=HOUR, max=HOUR)
+            await limited.acquire()
+            self.fake.advance(HOUR + 1)
+            self.assertTrue(await limited.wait_lost(60))
+            await client.aclose()
+
+        asyncio.run(main())
+
+
+if __name__ == "__main__":
+    unittest.main()
