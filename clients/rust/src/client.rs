@@ -185,6 +185,16 @@ impl Client {
         here(self.ask_in(Caller::Thread, key.as_ref(), command))
     }
 
+    /// The replies to commands for the server of this key, in their order: they are sent in one go. An error of the
+    /// server is one of the replies. They may be done twice: where a cluster redirects one, all are sent again.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer all of them in time ([`Error::Connection`]).
+    pub fn ask_all(&self, key: impl AsRef<[u8]>, commands: Vec<Cmd>) -> Result<Vec<Value>, Error> {
+        Ok(here(self.transport.lanes.ask(Caller::Thread, place_of(key.as_ref()), commands, self.timeout))?)
+    }
+
     /// Waits until all is given back that goes on in the background: what guards held that were dropped or released
     /// without an answer, and the places of waits that ended so. So long at most; tells whether it is.
     ///
@@ -194,7 +204,7 @@ impl Client {
     }
 
     pub(crate) async fn ask_in(&self, caller: Caller, key: &[u8], command: &Cmd) -> Result<Value, Error> {
-        Ok(self.transport.ask(caller, slot_of(key), command.clone(), self.timeout).await?)
+        Ok(self.transport.ask(caller, place_of(key), command.clone(), self.timeout).await?)
     }
 
     pub(crate) async fn wait_released_in(&self, caller: Caller, timeout: Duration) -> bool {
@@ -257,6 +267,11 @@ impl fmt::Debug for Client {
         // No addresses: they have passwords.
         f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
     }
+}
+
+/// The slot of a key. What has none belongs to no slot, so that no redirection leads it to another server.
+fn place_of(key: &[u8]) -> u16 {
+    if key.is_empty() { u16::MAX } else { slot_of(key) }
 }
 
 pub(crate) fn addresses<T: IntoConnectionInfo>(

@@ -33,6 +33,40 @@ fn a_client_of_the_crate_redis_gives_all_its_settings() {
 }
 
 #[test]
+fn many_requests_are_answered_in_their_order_over_one_connection() {
+    let server = Server::new();
+    let client = client_of(&server);
+    let mut conn = server.connect();
+    let command = |words: &[&str]| redis::cmd(words[0]).arg(&words[1..]).take();
+    let requests = vec![command(&["SET", "k", "1"]), command(&["HGETALL", "k"]), command(&["INCR", "k"])];
+    let reads = conn.info_number("stats", "total_reads_processed");
+    for key in ["k", ""] {
+        let replies = client.ask_all(key, requests.clone()).unwrap();
+        assert_eq!((replies.len(), &replies[0], &replies[2]), (3, &redis::Value::Okay, &redis::Value::Int(2)));
+        assert!(matches!(replies[1], redis::Value::ServerError(_)), "{replies:?}");
+    }
+    let many = client.ask_all("k", vec![command(&["INCR", "k"]); 1000]).unwrap();
+    assert_eq!((many.len(), &many[999]), (1000, &redis::Value::Int(1002)));
+    let reads = conn.info_number("stats", "total_reads_processed") - reads;
+    assert!(reads < 500, "{reads} reads");
+
+    // Those about a key are sent on to the node that has it, all others to the one that was named.
+    let cluster = Cluster::start(2, 0);
+    let client = Client::cluster([("127.0.0.1", cluster.nodes[0].port())]).unwrap();
+    for key in ["a", "b", "c", "d"] {
+        let replies = client.ask_all(key, vec![command(&["INCR", key]); 2]).unwrap();
+        assert_eq!(replies, [1, 2].map(redis::Value::Int), "{key}");
+    }
+    // This key has the first slot, which is another node's.
+    let named = client_of(&cluster.nodes[1]);
+    let requests = vec![command(&["INCR", "{06S}"]), command(&["CLUSTER", "MYID"])];
+    for number in 1..=2 {
+        let replies = named.ask_all("", requests.clone()).unwrap();
+        assert_eq!(replies[1], redis::Value::BulkString(cluster.id(1).into_bytes()), "{number}");
+    }
+}
+
+#[test]
 fn what_is_no_address_is_refused_at_once() {
     assert!(matches!(Client::open("127.0.0.1"), Err(Error::Refused(_))));
     assert!(matches!(Client::cluster(Vec::<&str>::new()), Err(Error::Refused(_))));
