@@ -36,6 +36,7 @@ mod notices;
 mod operator;
 mod parent;
 mod reply;
+mod shown;
 mod speaker;
 mod starter;
 mod supervise;

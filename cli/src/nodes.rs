@@ -9,7 +9,7 @@ use redis_lock_client::{Client, Error};
 use serde_json::Value as Json;
 
 /// The most holders and waiters that a server shows.
-pub(crate) const ALL: u32 = 4096;
+pub(crate) const MOST: u32 = 4096;
 
 /// One server, or several that act as one.
 pub(crate) struct Node {
@@ -36,6 +36,18 @@ impl Node {
     /// The reply of this server.
     pub(crate) fn ask(&self, command: &Cmd) -> Result<Value, Error> {
         self.own.ask("", command)
+    }
+
+    /// The replies of this server, which gets the requests in one go.
+    pub(crate) fn ask_all(&self, commands: Vec<Cmd>) -> Result<Vec<Result<Value, Error>>, Error> {
+        let replies = self.own.ask_all("", commands)?;
+        Ok(replies.into_iter().map(|reply| reply.extract_error().map_err(Error::from)).collect())
+    }
+
+    /// The replies about a key, from the server that has it.
+    pub(crate) fn ask_all_about(&self, key: &[u8], commands: Vec<Cmd>) -> Result<Vec<Value>, Error> {
+        let replies = self.client.ask_all(key, commands)?;
+        replies.into_iter().map(|reply| reply.extract_error().map_err(Error::from)).collect()
     }
 }
 
@@ -102,20 +114,50 @@ pub(crate) fn each(nodes: &[Node], mut ask: impl FnMut(&Node) -> Result<(), Erro
 
 /// Says what is wrong with a server, and gives the exit code.
 pub(crate) fn fail(server: &str, error: &Error) -> u8 {
-    let (code, why) = exit::of_error(error);
-    // What went wrong with a connection names its server.
-    if server.is_empty() || why.contains(server) {
-        say(why)
-    } else {
-        say(format_args!("{server}: {why}"))
-    }
+    let (code, why) = why(server, error);
+    say(why);
     code
 }
 
+/// The exit code for what is wrong with a server, and a text for it.
+pub(crate) fn why(server: &str, error: &Error) -> (u8, String) {
+    let (code, why) = exit::of_error(error);
+    // What went wrong with a connection names its server.
+    if server.is_empty() || why.contains(server) { (code, why) } else { (code, format!("{server}: {why}")) }
+}
+
+/// Which holders and waiters a server is asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Whose<'a> {
+    /// So many of each at most.
+    First(u32),
+    /// This holder alone.
+    Owner(&'a str),
+}
+
 /// What a server knows of a lock; None of a free one.
-pub(crate) fn look(node: &Node, key: &[u8], count: u32) -> Result<Option<Json>, Error> {
-    let lock = json(node.ask_about(key, cmd("LOCK.INFO").arg(key).arg("COUNT").arg(count))?);
+pub(crate) fn look(node: &Node, key: &[u8], whose: Whose<'_>) -> Result<Option<Json>, Error> {
+    let lock = json(node.ask_about(key, &info(key, whose))?);
     Ok((!lock.is_null()).then(|| with_place(lock, node, key)))
+}
+
+/// The same of locks that this server has, with the first holder and waiter. It gets all requests in one go.
+pub(crate) fn look_all(node: &Node, keys: &[Vec<u8>]) -> Result<Vec<Option<Json>>, Error> {
+    let replies = node.ask_all(keys.iter().map(|key| info(key, Whose::First(1))).collect())?;
+    let found = keys.iter().zip(replies).map(|(key, reply)| {
+        let lock = json(reply?);
+        Ok((!lock.is_null()).then(|| with_place(lock, node, key)))
+    });
+    found.collect()
+}
+
+fn info(key: &[u8], whose: Whose<'_>) -> Cmd {
+    let mut request = cmd("LOCK.INFO").arg(key).take();
+    match whose {
+        Whose::First(count) => request.arg("COUNT").arg(count),
+        Whose::Owner(owner) => request.arg("OWNER").arg(owner),
+    };
+    request
 }
 
 /// The same, with where that is.

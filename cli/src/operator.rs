@@ -3,10 +3,10 @@
 use crate::args::{Operator, Task};
 use crate::broken;
 use crate::exit::{printable, say};
-use crate::nodes::{self, ALL, Node, all, each, look, named, with_place};
+use crate::nodes::{self, MOST, Node, Whose, all, each, look, look_all, named, with_place};
 use crate::reply::{json, text, time_of};
+use crate::shown;
 use crate::table::{Table, line};
-use crate::time;
 use redis_lock_client::Error;
 use redis_lock_client::redis::{RedisError, cmd, from_redis_value};
 use serde_json::Value as Json;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// How many keys a server goes through in one step: less than a millisecond.
 const STEP: u32 = 1000;
@@ -64,10 +64,11 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
             let reply = from_redis_value(node.ask(&step)?);
             let keys: Vec<Vec<u8>>;
             (cursor, keys) = reply.map_err(|error| Error::Server(RedisError::from(error)))?;
-            let took = begun.elapsed();
             // A key may come twice, and may be free by now.
-            for key in keys.into_iter().filter(|key| seen.insert(key.clone())) {
-                let Some(lock) = look(node, &key, 1)? else { continue };
+            let new: Vec<Vec<u8>> = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
+            let known = look_all(node, &new)?;
+            let took = begun.elapsed();
+            for lock in known.into_iter().flatten() {
                 found += 1;
                 if !as_json {
                     locks.push(lock);
@@ -109,7 +110,7 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
 
 fn show(nodes: &[Node], key: &OsStr, as_json: bool) -> u8 {
     each(nodes, |node| {
-        let found = look(node, key.as_bytes(), ALL)?;
+        let found = look(node, key.as_bytes(), Whose::First(MOST))?;
         let of = if nodes.len() > 1 { format!("{}: ", node.name) } else { String::new() };
         match found {
             found if as_json => drop(line(found.unwrap_or_else(|| free(node, key.as_bytes())))),
@@ -121,41 +122,9 @@ fn show(nodes: &[Node], key: &OsStr, as_json: bool) -> u8 {
 }
 
 fn show_to_people(lock: &Json, of: &str) {
-    let numbers = format!("{} holding, {} waiting", text(&lock["holding"]), text(&lock["waiting"]));
-    let reserved = &lock["reserved_by"];
-    let state = match reserved {
-        Json::Null => format!("{}, fence {}", text(&lock["mode"]), text(&lock["fence"])),
-        owner => format!("reserved for {}", text(owner)),
-    };
-    line(printable(format_args!("{of}{}: {state}, {numbers}", text(&lock["key"]))));
-    let mut holders = Table::new(&["HOLDER", "MODE", "HELD", "LEFT", "FENCE", "CLIENT", "NOTE"]);
-    for holder in lock["holders"].as_array().into_iter().flatten() {
-        let offered = if holder["offered"] == 1 { " (offered)" } else { "" };
-        holders.add(vec![
-            text(&holder["owner"]) + offered,
-            text(&holder["mode"]),
-            time_of(&holder["held_ms"]),
-            time_of(&holder["ttl_ms"]),
-            text(&holder["fence"]),
-            text(&holder["client"]),
-            text(&holder["note"]),
-        ]);
-    }
-    holders.print();
-    let mut waiters = Table::new(&["WAITER", "MODE", "WAITED", "LEFT", "TAKE", "CLIENT"]);
-    for waiter in lock["waiters"].as_array().into_iter().flatten() {
-        // Without a client the place ends.
-        let left = if waiter["client"].is_null() { &waiter["queue_left_ms"] } else { &waiter["left_ms"] };
-        waiters.add(vec![
-            text(&waiter["owner"]),
-            text(&waiter["mode"]),
-            time_of(&waiter["waited_ms"]),
-            time_of(left),
-            text(&waiter["take"]),
-            text(&waiter["client"]),
-        ]);
-    }
-    waiters.print();
+    line(format_args!("{}{}", printable(of), shown::head(lock)));
+    shown::holders(lock).print();
+    shown::waiters(lock).print();
 }
 
 fn log(nodes: &[Node], count: u32, as_json: bool) -> u8 {
@@ -176,21 +145,6 @@ fn log(nodes: &[Node], count: u32, as_json: bool) -> u8 {
         }
         return code;
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut table = Table::new(&["SERVER", "AGO", "REASON", "DB", "KEY", "OWNER", "HELD", "NOTE"]);
-    for row in &rows {
-        let ago = now.saturating_sub(Duration::from_millis(row["time_ms"].as_u64().unwrap_or_default()));
-        table.add(vec![
-            text(&row["server"]),
-            time::text(ago),
-            text(&row["reason"]),
-            text(&row["db"]),
-            text(&row["key"]),
-            text(&row["owner"]),
-            time_of(&row["held_ms"]),
-            text(&row["note"]),
-        ]);
-    }
-    table.print();
+    shown::losses(&rows).print();
     code
 }

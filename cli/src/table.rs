@@ -2,7 +2,7 @@
 
 use crate::exit::{self, printable};
 use std::fmt::Display;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Write, stdout};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -22,22 +22,30 @@ impl Table {
 
     /// Prints it, if it has rows. Returns false if nobody reads.
     pub(crate) fn print(&self) -> bool {
-        let [head, rows @ ..] = &self.0[..] else { return true };
+        self.lines().into_iter().all(line)
+    }
+
+    /// Its lines, the head first; none without rows.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let [head, rows @ ..] = &self.0[..] else { return Vec::new() };
+        if rows.is_empty() {
+            return Vec::new();
+        }
         let one = rows.iter().all(|row| row[0] == rows[0][0]);
         let first = usize::from(head[0] == "SERVER" && one);
         let width = |column: usize| self.0.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..head.len()).map(width).collect();
-        rows.is_empty()
-            || self.0.iter().all(|row| {
-                let cells = row.iter().zip(&widths).skip(first).map(|(cell, width)| format!("{cell:width$}"));
-                line(cells.collect::<Vec<_>>().join(GAP).trim_end())
-            })
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).skip(first).map(|(cell, width)| format!("{cell:width$}"));
+            cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+        };
+        self.0.iter().map(line).collect()
     }
 }
 
 /// Prints a line. Returns false if nobody reads.
 pub(crate) fn line(text: impl Display) -> bool {
-    match writeln!(std::io::stdout(), "{text}") {
+    match writeln!(stdout(), "{text}") {
         Ok(()) => true,
         // As of `| head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => false,

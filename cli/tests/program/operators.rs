@@ -26,6 +26,13 @@ fn objects(outcome: &Outcome) -> Vec<Json> {
     outcome.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// How often the server did what this command is for.
+fn calls(conn: &mut Client, command: &str) -> u64 {
+    let text = conn.info("commandstats", &format!("cmdstat_{command}"));
+    let calls = text.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+    calls.unwrap().parse().unwrap()
+}
+
 fn take(conn: &mut Client, key: &str, owner: &str, note: &str) -> i64 {
     conn.int(&["LOCK.ACQUIRE", key, owner, "PX", "600000", "NOTE", note]).unwrap()
 }
@@ -73,9 +80,25 @@ fn many_keys_are_gone_through_in_steps() {
     take(&mut conn, "k", "me", "");
     let outcome = run(server.port(), &["ls"]);
     assert_eq!(outcome.err, "redis-lock: 1 locks, went through 5001 keys\n");
-    let calls = conn.info("commandstats", "cmdstat_scan");
-    let calls = calls.strip_prefix("calls=").and_then(|rest| rest.split(',').next()).unwrap();
-    assert!(calls.parse::<u32>().unwrap() >= 4, "{calls}");
+    let calls = calls(&mut conn, "scan");
+    assert!(calls >= 4, "{calls}");
+}
+
+#[test]
+fn the_locks_of_a_step_are_asked_for_in_one_go() {
+    // What could go wrong: each lock costs a round trip, which over a slow network takes minutes.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.get::<Option<String>>(&[
+        "EVAL",
+        "for i = 1, 500 do redis.call('LOCK.ACQUIRE', 'k' .. i, 'me', 'PX', 600000) end",
+        "0",
+    ]);
+    let reads = |conn: &mut Client| conn.info_number("stats", "total_reads_processed");
+    let before = reads(&mut conn);
+    assert_eq!(objects(&run(server.port(), &["ls", "--json"])).len(), 500);
+    let reads = reads(&mut conn) - before;
+    assert!(reads < 250, "{reads} reads");
 }
 
 #[test]
@@ -135,6 +158,19 @@ fn a_lock_is_broken_for_those_who_say_so() {
     assert_eq!(fields(&ended[0]), json_names("`break`"));
     let free = end(&["--yes", "shelf"]);
     assert!(free.code == Some(1) && free.err.contains("is free"), "{free:?}");
+}
+
+#[test]
+fn more_holds_are_broken_than_a_server_names_at_once() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    let script = "for i = 1, 5000 do redis.call('LOCK.RW', 'k', i, 'READ', 'PX', 600000) end";
+    conn.get::<Option<String>>(&["EVAL", script, "0"]);
+    assert_eq!(run(server.port(), &["break", "--yes", "k", "5000"]).out, "k: ended the hold of 5000\n");
+    let ended = objects(&run(server.port(), &["break", "--yes", "--json", "k"]));
+    let owners: BTreeSet<&str> = ended.iter().map(|row| row["owner"].as_str().unwrap()).collect();
+    assert_eq!((ended.len(), owners.len()), (4999, 4999));
+    assert!(ended.iter().all(|row| row["ended"] == 1) && !is_held(&mut conn, "k"));
 }
 
 #[test]
