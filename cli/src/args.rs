@@ -15,6 +15,8 @@ pub(crate) enum Asked {
     Run(Box<Run>),
     Check(Check),
     Operator(Operator),
+    #[cfg(feature = "top")]
+    Top(Top),
     Renew(Kept),
     Release(Kept),
     /// What lets a shell complete the words of a command line.
@@ -92,6 +94,15 @@ pub(crate) enum Task {
     Break { key: OsString, owner: Option<String>, is_sure: bool },
 }
 
+/// A screen of the locks that are waited for.
+#[cfg(feature = "top")]
+pub(crate) struct Top {
+    pub(crate) servers: Servers,
+    /// How long after a refresh the next one comes.
+    pub(crate) interval: Duration,
+    pub(crate) no_color: bool,
+}
+
 /// Where the lock is kept, in the user's words.
 pub(crate) struct Servers {
     pub(crate) urls: Vec<String>,
@@ -130,6 +141,8 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
         Some(("check", matches)) => check_of(matches).map(Asked::Check),
         Some(("completion", matches)) => Ok(Asked::Completion(*matches.get_one("shell").unwrap_or(&Shell::Bash))),
         Some((name @ ("ls" | "info" | "log" | "break"), matches)) => operator_of(name, matches).map(Asked::Operator),
+        #[cfg(feature = "top")]
+        Some(("top", matches)) => top_of(matches).map(Asked::Top),
         Some(("renew", matches)) => kept_of(matches).map(Asked::Renew),
         Some(("release", matches)) => kept_of(matches).map(Asked::Release),
         Some((name, matches)) => run_of(name, matches).map(|run| Asked::Run(Box::new(run))),
@@ -294,6 +307,15 @@ fn operator_of(name: &str, matches: &ArgMatches) -> Result<Operator, String> {
         }
     };
     Ok(Operator { servers: servers_of(matches), json: matches.get_flag("json"), task })
+}
+
+#[cfg(feature = "top")]
+fn top_of(matches: &ArgMatches) -> Result<Top, String> {
+    let interval = matches.get_one("interval").copied().unwrap_or(Duration::from_secs(2));
+    if interval < Duration::from_millis(100) {
+        return Err("--interval must be at least 100ms".to_owned());
+    }
+    Ok(Top { servers: servers_of(matches), interval, no_color: matches.get_flag("no-color") })
 }
 
 fn servers_of(matches: &ArgMatches) -> Servers {

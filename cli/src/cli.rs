@@ -128,6 +128,12 @@ pub(crate) fn cli() -> Command {
             "It asks on the terminal first. Only those that it has shown lose the lock.\n\
              Exit: 0 broken, 1 not held or not wanted, 69 no server or no right, 64 usage.",
         );
+    let top = Command::new("top")
+        .about("Watch the locks that are waited for")
+        .override_usage("redis-lock top [OPTIONS]")
+        .arg(any_time(option("interval", None, "TIME", "Refresh TIME after TIME [2s]")))
+        .arg(flag("no-color", None, "Show no colours, as with $NO_COLOR"))
+        .after_help("Keys: q quit, s sort, / filter, enter look into a lock, b break it (it asks).");
     let completion = Command::new("completion")
         .about("Print what lets a shell complete these commands")
         .arg(Arg::new("shell").value_name("SHELL").value_parser(value_parser!(Shell)).required(true));
@@ -141,6 +147,7 @@ pub(crate) fn cli() -> Command {
         .subcommand(with_servers(check))
         .subcommands([hold, acquire, renew, release].map(with_servers))
         .subcommands([ls, info, log, end].map(|command| with_servers(with_json(command))))
+        .subcommands(cfg!(feature = "top").then(|| with_servers(top)))
         .subcommand(completion)
 }
 

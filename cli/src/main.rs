@@ -7,8 +7,8 @@
 //!
 //! To be read in this order: `args` for what can be asked for; `parent` and `supervise`; `keeper` and `acquire`; then
 //! `starter`, or `held` where there is no command. `message` is what parent and keeper tell each other. Operators are
-//! answered by one process: `operator` and `broken`, which ask the servers of `nodes`; so does `kept` for tokens. Each
-//! of the other files serves one of these.
+//! answered by one process: `operator`, `broken` and `top`, which ask the servers of `nodes`; so does `kept` for
+//! tokens. Each of the other files serves one of these.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("redis-lock needs Linux: signals of a dying parent, timers that count suspended time, /proc");
@@ -46,6 +46,8 @@ mod terminal;
 mod time;
 mod timer;
 mod token;
+#[cfg(feature = "top")]
+mod top;
 mod wire;
 
 use args::Asked;
@@ -71,6 +73,8 @@ fn main() -> ExitCode {
             Ok(Asked::Renew(kept)) => kept::renew(&kept),
             Ok(Asked::Release(kept)) => kept::release(&kept),
             Ok(Asked::Operator(operator)) => operator::answer(&operator),
+            #[cfg(feature = "top")]
+            Ok(Asked::Top(top)) => top::show(top),
             Ok(Asked::Completion(shell)) => completion::print(shell),
             Err(code) => code,
         },

@@ -14,6 +14,9 @@ pub(crate) const MOST: u32 = 4096;
 /// One server, or several that act as one.
 pub(crate) struct Node {
     pub(crate) name: String,
+    /// The database that it is asked about.
+    #[cfg(feature = "top")]
+    pub(crate) db: i64,
     /// None for the primary that Sentinels know.
     address: Option<ConnectionInfo>,
     /// For requests about keys, which may be sent on to other nodes of a cluster.
@@ -25,7 +28,14 @@ pub(crate) struct Node {
 impl Node {
     fn at(address: ConnectionInfo) -> Result<Node, Error> {
         let (client, own) = (Client::open(address.clone())?, Client::open(address.clone())?);
-        Ok(Node { name: address.addr().to_string(), address: Some(address), client, own })
+        Ok(Node {
+            name: address.addr().to_string(),
+            #[cfg(feature = "top")]
+            db: address.redis_settings().db(),
+            address: Some(address),
+            client,
+            own,
+        })
     }
 
     /// The reply about a key, from the server that has it.
@@ -57,7 +67,14 @@ pub(crate) fn named(servers: &Servers) -> Result<Vec<Node>, Error> {
     let Some(name) = &servers.sentinel else { return addresses.into_iter().map(in_resp3).map(Node::at).collect() };
     let settings = in_resp3(addresses[0].clone()).redis_settings().clone();
     let client = Client::sentinel(addresses.iter().flat_map(sentinels), name, settings)?;
-    Ok(vec![Node { name: name.clone(), address: None, own: client.clone(), client }])
+    Ok(vec![Node {
+        name: name.clone(),
+        #[cfg(feature = "top")]
+        db: addresses[0].redis_settings().db(),
+        address: None,
+        own: client.clone(),
+        client,
+    }])
 }
 
 /// The same, but of a cluster all of its primaries.

@@ -43,6 +43,12 @@ impl Table {
     }
 }
 
+/// Whether the user wants colours where there is a terminal (no-color.org).
+pub(crate) fn may_colour() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+}
+
 /// Prints a line. Returns false if nobody reads.
 pub(crate) fn line(text: impl Display) -> bool {
     match writeln!(stdout(), "{text}") {

@@ -288,7 +288,7 @@ fn what_a_command_leaves_in_its_group_is_ended_before_the_lock_is_released() {
 
 #[test]
 fn help_fits_a_screen() {
-    let commands = "run check hold acquire renew release ls info log break completion";
+    let commands = "run check hold acquire renew release ls info log break completion top";
     for words in commands.split(' ').map(|command| vec![command, "--help"]).chain([vec!["--help"]]) {
         let outcome = run(9, &words);
         assert_eq!(outcome.code, Some(0));

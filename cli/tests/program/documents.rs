@@ -105,12 +105,16 @@ fn the_user_of_the_page_has_all_the_rights_that_are_needed() {
     assert_eq!(waiting.code, Some(75), "{}", waiting.err);
 }
 
+/// The users for operators, as ACL SETUSER has them: the first may look, the second may also break.
+pub(crate) fn users() -> impl Iterator<Item = &'static str> {
+    PAGE.lines().filter_map(|line| line.strip_prefix("ACL SETUSER ")).skip(1)
+}
+
 #[test]
 fn the_users_for_operators_may_do_what_the_page_says_and_no_more() {
     let server = Server::new();
     let mut conn = server.connect();
-    let users = PAGE.lines().filter_map(|line| line.strip_prefix("ACL SETUSER ")).skip(1);
-    for (user, may_break) in users.zip([false, true]) {
+    for (user, may_break) in users().zip([false, true]) {
         let name = user.split(' ').next().unwrap();
         conn.ok(&["ACL", "SETUSER"].into_iter().chain(user.split(' ')).collect::<Vec<_>>());
         assert!(conn.int(&["LOCK.ACQUIRE", "k", "me", "PX", "600000"]).is_some());

@@ -18,3 +18,5 @@ mod servers;
 mod signals;
 mod stops;
 mod terminal;
+#[cfg(feature = "top")]
+mod top;

@@ -27,7 +27,7 @@ fn objects(outcome: &Outcome) -> Vec<Json> {
 }
 
 /// How often the server did what this command is for.
-fn calls(conn: &mut Client, command: &str) -> u64 {
+pub(crate) fn calls(conn: &mut Client, command: &str) -> u64 {
     let text = conn.info("commandstats", &format!("cmdstat_{command}"));
     let calls = text.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
     calls.unwrap().parse().unwrap()
