@@ -2,7 +2,7 @@
 
 use crate::exit::{self, printable};
 use std::fmt::Display;
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -20,9 +20,11 @@ impl Table {
         self.0.push(row.into_iter().map(printable).collect());
     }
 
-    /// Prints it, if it has rows. Returns false if nobody reads.
+    /// Prints it, if it has rows, its head in bold on a terminal. Returns false if nobody reads.
     pub(crate) fn print(&self) -> bool {
-        self.lines().into_iter().all(line)
+        let (on, off) = if stdout().is_terminal() && may_colour() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        let styled = |(number, row)| if number == 0 { format!("{on}{row}{off}") } else { row };
+        self.lines().into_iter().enumerate().map(styled).all(line)
     }
 
     /// Its lines, the head first; none without rows.

@@ -301,6 +301,20 @@ fn colours_are_left_out_where_they_are_not_wanted() {
 }
 
 #[test]
+fn heads_of_tables_are_bold_on_a_terminal_alone() {
+    let server = Server::new();
+    assert!(server.connect().int(&["LOCK.ACQUIRE", "report", "alice", "PX", "600000"]).is_some());
+    for (environment, is_bold) in [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)] {
+        let mut screen = Screen::run(server.port(), &[PROGRAM, "ls"], environment);
+        screen.wait_text("1 locks, went through 1 keys");
+        let bold = |row: u16| screen.parser.screen().cell(row, 0).is_some_and(vt100::Cell::bold);
+        assert_eq!((bold(0), bold(1)), (is_bold, false), "{environment:?}");
+        assert_eq!(screen.end(), Some(0));
+    }
+    assert!(!run(server.port(), &["ls"]).out.contains('\u{1b}'));
+}
+
+#[test]
 fn rights_to_look_suffice_and_one_that_lacks_is_named() {
     let server = Server::new();
     let _waiting = contend(&server, "report", "alice", 1);
