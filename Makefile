@@ -47,7 +47,7 @@ example: ## a job queue with a page that shows its locks, at PORT=8080; beside t
 stop: ## stop the server that make run or make demo left running
 	@tools/stop.sh
 
-# What make test-servers and the programs of faults load, as users do. The tests of make check, test and test-clients
+# What make test-servers and the scenes of faults load, as users do. The tests of make check, test and test-clients
 # load a debug build: it has more assertions, and is built in less time, without link-time optimisation.
 modules: build
 	@$(cargo) build --release --locked --package probe-module --package wallclock --package noop
@@ -94,8 +94,8 @@ roll: build ## upgrade from older modules and back, as docs/operations/upgrading
 
 PERCENT = 100
 
-faults: ## kill servers, cut connections, set clocks, and check what clients saw: a few rounds of each program
-torture: ## the programs of make faults, for hours; PERCENT=10 of the rounds take about one
+faults: ## kill servers, cut connections, set clocks, and check what clients saw: a few rounds of each scene
+torture: ## the scenes of make faults, for hours; PERCENT=10 of the rounds take about one
 faults torture: build
 	@tools/install.sh server clients
 	@$(cargo) build --release --locked --package wallclock --package turns
@@ -107,9 +107,9 @@ OLD =
 
 soak: build ## let all kinds of clients work, MINUTES=5, while servers fail over and are upgraded (OLD=module)
 	@tools/install.sh server clients openssl
-	@$(cargo) build --locked --package faults --bin soak
+	@$(cargo) build --locked --package faults
 	@$(cargo) build --locked --package redis-lock-cli
-	@target/debug/soak --minutes $(MINUTES) $(if $(OLD),--old '$(OLD)')
+	@target/debug/faults soak --rounds $(MINUTES) $(if $(OLD),--old '$(OLD)')
 
 SECONDS = 60
 

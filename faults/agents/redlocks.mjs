@@ -1,4 +1,4 @@
-// A client of a lock over several servers, for the fault program quorum: node-redlock with ioredis.
+// A client of a lock over several servers, for the scene quorum of faults: node-redlock with ioredis.
 //
 //     redlocks.mjs node-redlock CONFIG
 //

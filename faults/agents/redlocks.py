@@ -1,4 +1,4 @@
-"""A client of a lock over several servers, for the fault program quorum: pottery's Redlock, or redlock-py's.
+"""A client of a lock over several servers, for the scene quorum of faults: pottery's Redlock, or redlock-py's.
 
     redlocks.py pottery|redlock-py CONFIG
 

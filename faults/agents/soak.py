@@ -1,4 +1,4 @@
-"""A client of the fault program soak, in Python.
+"""A client of the scene soak of faults, in Python.
 
     soak.py python|python-asyncio|redis-py|redis-cli CONFIG
 

@@ -140,17 +140,6 @@ impl Caller {
         asked
     }
 
-    /// Sends a request, and closes the connection without reading an answer: the server may serve it or not.
-    pub fn ask_unheard(&mut self, request: &str) -> (Moment, Answer, Moment) {
-        let connected = self.connect();
-        let asked = Moment::now();
-        if connected && let Some(mut connection) = self.connection.take() {
-            // If it cannot be sent, it is not served.
-            let _: redis::RedisResult<()> = connection.send_packed_command(&command(request).get_packed_command());
-        }
-        (asked, Answer::Lost, Moment::now())
-    }
-
     /// Whether the server answers now, so that a connection that has died meanwhile is not taken for a lost request.
     pub fn is_heard(&mut self) -> bool {
         matches!(self.ask("PING").1, Answer::Value(_))

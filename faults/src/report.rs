@@ -69,6 +69,11 @@ impl Report {
         }
     }
 
+    /// Whether nothing was wrong, and what had to be seen was.
+    pub fn is_fine(&self) -> bool {
+        self.violations.is_empty() && self.blind.is_empty()
+    }
+
     /// Prints all; a failure if something promised did not hold, or if what had to be seen was not.
     pub fn finish(self) -> ExitCode {
         for (name, count) in &self.figures {
@@ -78,6 +83,6 @@ impl Report {
             println!("BLIND: never seen: {figure}");
         }
         println!("violations: {}", self.violations.len());
-        if self.violations.is_empty() && self.blind.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.is_fine() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

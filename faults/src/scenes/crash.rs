@@ -1,0 +1,204 @@
+//! A server that is killed with `kill -9` every 2 to 5 seconds under load, and started again: a round is one kill.
+//!
+//! With `appendfsync always` nothing that was acknowledged may be lost, and nothing be held twice. With `everysec` and
+//! with an RDB now and then, what is lost is counted. However it saves, no fence goes back and none is given twice.
+//!
+//! A server that saves nothing forgets all locks. With a grace as long as the longest lease nothing may be held twice
+//! all the same. Without one, much is.
+//!
+//! A kill takes nothing of what the system has in its memory. So with `everysec` the power fails, too: whatever came to
+//! the file within its last second is cut off.
+
+use crate::audit;
+use crate::crowd::Crowd;
+use crate::history::{self, Freed, Grant, Moment, Sighting};
+use crate::options::{Choice, Options, Scene};
+use crate::report::Report;
+use crate::worker::{Habits, Saw};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
+use testbed::{Server, Setup};
+
+const SAVING: Choice = Choice {
+    name: "saving",
+    help: "How the server saves what it has; not at all with a grace after each start, or without",
+    values: &["always", "everysec", "rdb", "none", "none-without-grace"],
+};
+
+/// The longest lease where nothing is saved, and the grace after each start.
+const GRACE_MS: u64 = 2_500;
+
+/// A lease must not be seen so long after its end.
+const OVERDUE_MS: u64 = 1_000;
+
+/// This scene.
+pub const SCENE: Scene = Scene {
+    name: "crash",
+    about: "Kills a server under load and starts it again, and looks for locks that were lost or are held twice",
+    rounds: "100",
+    more: || vec![SAVING.arg()],
+    play,
+};
+
+fn play(options: &Options, report: &mut Report) {
+    for saving in options.chosen(&SAVING) {
+        run(options, saving, report);
+    }
+}
+
+fn run(options: &Options, saving: &'static str, report: &mut Report) {
+    let setup = match saving {
+        // The file is rewritten again and again, so that the kill also hits a rewrite.
+        "always" => with_file("always").option("auto-aof-rewrite-min-size", "32kb"),
+        "everysec" => with_file("everysec").option("auto-aof-rewrite-percentage", "0"),
+        "rdb" => Setup::default().option("save", "1 1"),
+        "none" => Setup::default().lock_option("grace-ms", &GRACE_MS.to_string()),
+        _ => Setup::default(),
+    };
+    let mut server = setup.start();
+    let port = AtomicU16::new(server.port());
+    let place = |_: &str| Some(port.load(Ordering::Relaxed));
+    let clients = clients(saving);
+    let keys: Vec<String> = clients.iter().flat_map(|(_, habits)| habits.keys.clone()).collect();
+    let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(5), place: &place };
+    let mut dice = options.dice(0);
+    let ((kills, sightings), saw) = crowd.during(options, || {
+        audit::during(&keys, &place, || {
+            (0..options.rounds).map(|_| kill(&mut server, saving, &port, &mut dice)).collect::<Vec<Kill>>()
+        })
+    });
+    judge(saving, &kills, &saw, &sightings, report);
+}
+
+/// Whether the server saves anything.
+fn saves(saving: &str) -> bool {
+    !saving.starts_with("none")
+}
+
+fn with_file(fsync: &str) -> Setup {
+    Setup::default().option("appendonly", "yes").option("appendfsync", fsync)
+}
+
+/// Some hold for long, so that most kills find holds with leases that outlive the restart; some write all the time.
+fn clients(saving: &str) -> [(u64, Habits); 2] {
+    let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
+    let slow = Habits {
+        keys: keys("slow", 6),
+        readers: 40,
+        lease_ms: if saves(saving) { 300..=8000 } else { GRACE_MS - 500..=GRACE_MS },
+        hold_ms: 0..=3000,
+        block_ms: 0..=2000,
+        confirm: None,
+    };
+    let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=5, ..slow.clone() };
+    [(10, slow), (6, quick)]
+}
+
+/// When the server was killed, and when it had come up again.
+struct Kill {
+    down: Moment,
+    up: Moment,
+    bytes_cut: u64,
+}
+
+fn kill(server: &mut Server, saving: &str, port: &AtomicU16, dice: &mut StdRng) -> Kill {
+    if saves(saving) {
+        thread::sleep(Duration::from_millis(dice.random_range(1000..=4000)));
+    } else {
+        let grace = if saving == "none" { GRACE_MS } else { 0 };
+        thread::sleep(Duration::from_millis(grace + dice.random_range(0..=500)));
+    }
+    let second_before = newest_file(server);
+    thread::sleep(Duration::from_secs(1));
+    let down = Moment::now();
+    server.stop(true);
+    let bytes_cut = match second_before {
+        Some((file, len)) if saving == "everysec" => cut(&file, len),
+        _ => 0,
+    };
+    // Leases run meanwhile. What is forgotten is to be looked for soon.
+    thread::sleep(Duration::from_millis(dice.random_range(0..=if saves(saving) { 800 } else { 100 })));
+    server.start();
+    port.store(server.port(), Ordering::Relaxed);
+    Kill { down, up: Moment::now(), bytes_cut }
+}
+
+/// The file that the server appends to now, and its length.
+fn newest_file(server: &Server) -> Option<(PathBuf, u64)> {
+    let files =
+        fs::read_dir(server.dir().join("appendonlydir")).ok()?.map(|entry| entry.expect("a listed file").path());
+    let newest = files.filter(|path| path.to_string_lossy().ends_with(".incr.aof")).max()?;
+    let len = fs::metadata(&newest).ok()?.len();
+    Some((newest, len))
+}
+
+/// Cuts off what came after this length, and says how much that was.
+fn cut(file: &PathBuf, len: u64) -> u64 {
+    let file = File::options().write(true).open(file).expect("files are not written anew with everysec");
+    let had = file.metadata().expect("an open file").len();
+    file.set_len(len).expect("an open file");
+    had - len
+}
+
+fn judge(saving: &str, kills: &[Kill], saw: &Saw, sightings: &[Sighting], report: &mut Report) {
+    let grants = &saw.grants;
+    let count = |report: &mut Report, name: &str, count: usize| report.add(&format!("{saving}: {name}"), count as u64);
+    count(report, "kills", kills.len());
+    count(report, "grants", grants.len());
+    count(report, "looks", sightings.len());
+    count(report, "bytes cut off", kills.iter().map(|kill| kill.bytes_cut).sum::<u64>() as usize);
+    let outlived = |grant: &&Grant| {
+        let freed = grant.release.and_then(|release| release.answer).filter(|(_, freed)| *freed == Freed::Left);
+        freed.is_some_and(|(freed, _)| kills.iter().any(|kill| grant.told < kill.down && kill.up < freed))
+    };
+    count(report, "holds that outlived a kill", grants.iter().filter(outlived).count());
+    let forgotten = |grant: &&Grant| {
+        let ran = |kill: &Kill| grant.told < kill.down && kill.up < grant.held_until();
+        !saves(saving) && kills.iter().any(ran)
+    };
+    count(report, "holds that were forgotten", grants.iter().filter(forgotten).count());
+
+    let gone_wrong = [
+        ("held twice", texts(history::held_twice(grants))),
+        ("denied to its owner", texts(history::lost(grants))),
+        ("missing", texts(history::missing(grants, sightings))),
+        ("released, and there again", texts(history::returned(grants, sightings))),
+        ("there after its lease", texts(history::overdue(grants, sightings, OVERDUE_MS))),
+        ("fences back", texts(history::fences_back(grants))),
+        ("fences repeated", texts(history::fences_repeated(grants))),
+        ("never answered", texts(saw.forgotten.iter().collect())),
+        ("null before its time", texts(saw.too_early.iter().collect())),
+    ];
+    for (name, found) in gone_wrong {
+        count(report, name, found.len());
+        let always =
+            ["there after its lease", "fences back", "fences repeated", "never answered", "null before its time"];
+        let promised = saving == "always" || always.contains(&name) || (saving == "none" && name == "held twice");
+        if promised {
+            report.violations(found.into_iter().map(|text| format!("{saving}: {name}: {text}")));
+        }
+    }
+    let evidence = match saving {
+        "none" => "holds that were forgotten",
+        "none-without-grace" => "held twice",
+        _ => "holds that outlived a kill",
+    };
+    report.must_see(&format!("{saving}: {evidence}"));
+    if saving != "always" {
+        // Else it would have shown nothing of fences over a loss.
+        let traces = ["held twice", "denied to its owner", "missing", "released, and there again"];
+        let lost = traces.iter().map(|trace| report.figure(&format!("{saving}: {trace}"))).sum();
+        report.add(&format!("{saving}: traces of a loss"), lost);
+        report.must_see(&format!("{saving}: traces of a loss"));
+    }
+    saw.answers.iter().for_each(|(answer, number)| report.add(&format!("{saving}: answered {answer}"), *number));
+}
+
+fn texts<T: std::fmt::Debug>(found: Vec<T>) -> Vec<String> {
+    found.iter().map(|one| format!("{one:?}")).collect()
+}

@@ -1,0 +1,340 @@
+//! Processes of clients. Each takes the lock over and over with the library of its language, and says by lines what it
+//! sees. The resource is here: it answers each write.
+
+use crate::quorum::{Hold, Resource, Written};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use testbed::file_from;
+
+/// The lock.
+pub const KEY: &str = "quorum";
+/// Of each hold, in milliseconds.
+pub const LEASE_MS: u64 = 2_000;
+/// How long a place in the queue is kept without its client, with our libraries.
+pub const QUEUE_MS: u64 = 10_000;
+
+/// A library that takes a lock over several servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    Rust,
+    Python,
+    PythonAsyncio,
+    Pottery,
+    RedlockPy,
+    NodeRedlock,
+}
+
+impl Library {
+    /// By name.
+    pub const NAMES: [(&str, Library); 6] = [
+        ("rust", Library::Rust),
+        ("python", Library::Python),
+        ("python-asyncio", Library::PythonAsyncio),
+        ("pottery", Library::Pottery),
+        ("redlock-py", Library::RedlockPy),
+        ("node-redlock", Library::NodeRedlock),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Library::NAMES.iter().find(|(_, library)| *library == self).expect("all have one").0
+    }
+
+    /// Whether its locks are those of the module.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Library::Rust | Library::Python | Library::PythonAsyncio)
+    }
+
+    fn command(self) -> Command {
+        let agents = file_from("REDIS_LOCK_QUORUM_AGENTS", "faults/agents");
+        let interpreted = |interpreter, script| {
+            let mut command = Command::new(interpreter);
+            command.arg(agents.join(script));
+            command
+        };
+        let python = || file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+        let mut command = match self {
+            Library::Rust => Command::new(std::env::current_exe().expect("runs")),
+            Library::Python | Library::PythonAsyncio => interpreted(python(), "quorum.py"),
+            Library::Pottery | Library::RedlockPy => interpreted(python(), "redlocks.py"),
+            Library::NodeRedlock => interpreted(file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "redlocks.mjs"),
+        };
+        command.arg(if self == Library::Rust { AGENT } else { self.name() });
+        command
+    }
+}
+
+/// The first argument of this program when it is an agent itself.
+pub const AGENT: &str = "client-of-quorum";
+
+/// What an agent says. Moments are microseconds of `CLOCK_BOOTTIME`.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Line {
+    /// It has nothing to do.
+    Next,
+    /// It did not get the lock.
+    Failed { why: String },
+    /// It has the lock.
+    Held { hold: u64, fence: Option<u64>, at: u64, until: u64 },
+    /// It wrote while it held the lock, as far as it knew when it checked that.
+    Write { hold: u64, until: u64 },
+    /// Its hold is over.
+    Lost { hold: u64, at: u64 },
+    /// It is about to release.
+    Releasing { hold: u64, at: u64, until: u64 },
+    /// Its release has returned.
+    Released { ok: bool },
+}
+
+/// What the agents of one scene have seen, and their resource.
+#[derive(Default)]
+pub struct Record {
+    /// By client and number.
+    pub holds: BTreeMap<(u64, u64), Hold>,
+    pub counts: BTreeMap<String, u64>,
+    pub violations: Vec<String>,
+    resource: Resource,
+    /// Agents that have just asked what to do.
+    idle: Vec<u64>,
+}
+
+impl Record {
+    fn count(&mut self, what: &str) {
+        *self.counts.entry(what.to_owned()).or_default() += 1;
+    }
+
+    fn hold(&mut self, client: u64, number: u64) -> &mut Hold {
+        self.holds.get_mut(&(client, number)).expect("agents tell of a hold first")
+    }
+
+    /// Whether this client relies on a hold now.
+    pub fn is_holding(&self, client: u64) -> bool {
+        self.last_hold(client).is_some_and(|hold| hold.gave_up.is_none() && boot_us() < hold.until)
+    }
+
+    /// Whether another client has written since this one got its last hold: what this one writes now comes too late.
+    pub fn is_overtaken(&self, client: u64) -> bool {
+        self.last_hold(client).is_some_and(|hold| self.resource.has_newer(hold))
+    }
+
+    fn last_hold(&self, client: u64) -> Option<&Hold> {
+        self.holds.range((client, 0)..=(client, u64::MAX)).next_back().map(|(_, hold)| hold)
+    }
+
+    fn write(&mut self, client: u64, number: u64) -> bool {
+        let hold = self.hold(client, number).clone();
+        let Written { accepted, is_old } = self.resource.write(&hold);
+        self.count("writes");
+        match (accepted, is_old) {
+            (true, true) => self.count("old writers: writes accepted"),
+            (false, true) => self.count("old writers: writes refused"),
+            (true, false) => {}
+            (false, false) => self.violations.push(format!("the resource refused the newest writer: {hold}")),
+        }
+        if accepted && is_old && hold.fence.is_some() {
+            self.violations.push(format!("the resource accepted an old writer: {hold}"));
+        }
+        accepted
+    }
+}
+
+/// How agents spend their time.
+pub enum Pace {
+    /// They hold for a random time, and write.
+    Work(Box<Mutex<StdRng>>),
+    /// They take and release once for each permit.
+    Step(Mutex<u64>),
+}
+
+/// What all agents of one scene share.
+pub struct Stage {
+    pub library: Library,
+    /// For each half of the clients.
+    pub urls: [Vec<String>; 2],
+    pub pace: Pace,
+    pub goes_on: AtomicBool,
+    record: Mutex<Record>,
+}
+
+impl Stage {
+    /// Without agents yet.
+    pub fn new(library: Library, urls: [Vec<String>; 2], pace: Pace) -> Arc<Stage> {
+        let goes_on = AtomicBool::new(true);
+        Arc::new(Stage { library, urls, pace, goes_on, record: Mutex::default() })
+    }
+
+    /// What was seen until now.
+    pub fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().expect("nobody panics with it")
+    }
+
+    /// Lets the only agent take the lock once and release it; false if that takes too long.
+    pub fn step(&self, patience: Duration) -> bool {
+        let Pace::Step(permits) = &self.pace else { panic!("they go on by themselves") };
+        let deadline = Instant::now() + patience;
+        let is_idle = || !self.record().idle.is_empty();
+        let wait = |deadline: Instant| {
+            while !is_idle() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+            is_idle()
+        };
+        if !wait(deadline) {
+            return false;
+        }
+        self.record().idle.clear();
+        *permits.lock().expect("nobody panics with it") += 1;
+        wait(deadline)
+    }
+
+    /// What to do next, in words.
+    fn next(&self, client: u64) -> String {
+        let end = || "end".to_owned();
+        match &self.pace {
+            Pace::Work(dice) => {
+                let mut dice = dice.lock().expect("nobody panics with it");
+                // Most hold for a short time; some for several leases, so that they are renewed, or end.
+                let is_long = dice.random_bool(0.4);
+                let hold_ms = dice.random_range(0..=if is_long { 3 * LEASE_MS } else { 200 });
+                let work_ms = dice.random_range(1..=20);
+                if self.goes_on.load(Ordering::Relaxed) { format!("go {hold_ms} {work_ms}") } else { end() }
+            }
+            Pace::Step(permits) => {
+                self.record().idle.push(client);
+                while self.goes_on.load(Ordering::Relaxed) {
+                    let mut permits = permits.lock().expect("nobody panics with it");
+                    if *permits > 0 {
+                        *permits -= 1;
+                        return "go 0 0".to_owned();
+                    }
+                    drop(permits);
+                    thread::sleep(Duration::from_millis(1));
+                }
+                end()
+            }
+        }
+    }
+
+    /// Notes what an agent says; what it is to be answered.
+    fn hear(&self, client: u64, line: Line) -> Option<String> {
+        let mut record = self.record();
+        match line {
+            Line::Next => {
+                drop(record);
+                return Some(self.next(client));
+            }
+            Line::Failed { why } => record.count(&format!("not got: {why}")),
+            Line::Held { hold: number, fence, at: start, until } => {
+                record.count("holds");
+                let hold = Hold { client, number, fence, start, until, gave_up: None };
+                record.holds.insert((client, number), hold);
+            }
+            Line::Write { hold, until } => {
+                record.hold(client, hold).until = until;
+                let accepted = record.write(client, hold);
+                return Some(if accepted { "yes" } else { "no" }.to_owned());
+            }
+            Line::Lost { hold, at } => {
+                record.hold(client, hold).gave_up = Some(at);
+                record.count("holds that ended before the work");
+            }
+            Line::Releasing { hold, at, until } => {
+                let hold = record.hold(client, hold);
+                hold.until = until;
+                hold.gave_up.get_or_insert(at);
+            }
+            Line::Released { ok: true } => record.count("released"),
+            Line::Released { ok: false } => record.count("not held at release"),
+        }
+        None
+    }
+}
+
+/// A running agent. It is killed when this is dropped.
+pub struct Process {
+    pub client: u64,
+    child: Child,
+    killed: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts an agent with this number.
+    pub fn start(scene: &Arc<Stage>, client: u64) -> Process {
+        let boot_ahead_us = boot_us().saturating_sub(crate::history::Moment::now().0);
+        let what = json!({"urls": scene.urls[client as usize % 2], "key": KEY, "client": client, "lease_ms": LEASE_MS,
+            "wait_ms": 2 * LEASE_MS, "boot_ahead_us": boot_ahead_us});
+        let mut command = scene.library.command();
+        command.arg(what.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let spawned = command.spawn();
+        let mut child = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let (to, from) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let killed = Arc::<AtomicBool>::default();
+        let (scene, was_killed) = (Arc::clone(scene), Arc::clone(&killed));
+        let reader = Some(thread::spawn(move || {
+            listen(&scene, client, BufReader::new(from), to, &was_killed);
+        }));
+        Process { client, child, killed, reader }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        // Which fails if it has ended by itself: its reader tells.
+        let _: rustix::io::Result<()> = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Waits until it has ended by itself; false if that takes too long, or if it failed.
+    pub fn ends_within(&mut self, patience: Duration) -> bool {
+        testbed::ends_within(&mut self.child, patience)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.killed.store(true, Ordering::Relaxed);
+        // Fails if it has ended.
+        let _: std::io::Result<()> = self.child.kill();
+        self.child.wait().expect("a child");
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("reading does not panic");
+        }
+    }
+}
+
+/// Hears an agent until it ends.
+fn listen(scene: &Stage, client: u64, from: impl BufRead, mut to: ChildStdin, killed: &AtomicBool) {
+    for line in from.lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(said) => {
+                if let Some(answer) = scene.hear(client, said) {
+                    // It may have been killed meanwhile.
+                    let _: std::io::Result<()> = writeln!(to, "{answer}");
+                }
+            }
+            // The last line of one that was killed may be cut off.
+            Err(_) if killed.load(Ordering::Relaxed) => {}
+            Err(error) => scene.record().violations.push(format!("client {client} said {line:?}: {error}")),
+        }
+    }
+    if scene.goes_on.load(Ordering::Relaxed) && !killed.load(Ordering::Relaxed) {
+        scene.record().violations.push(format!("client {client} ended by itself"));
+    }
+}
+
+/// This moment on the clock of the agents' stamps, in microseconds.
+pub fn boot_us() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
