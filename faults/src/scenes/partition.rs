@@ -5,12 +5,13 @@
 //!
 //! A round is a few seconds under load, with random faults on both wires. Then clients take and release some locks over
 //! a wire that is cut again and again. Then two clients vanish. Then owners with QUEUE stand in line, twice: some come
-//! back, and those that do not hold up the line for QUEUE at most.
+//! back, and those that do not hold up the line for QUEUE at most. Then others with NOTIFY are told when to ask.
 //!
 //! The wire is a proxy, which needs no rights and runs anywhere. To the server, a frozen wire appears as a half-open
 //! connection does before keepalive finds out.
 
 mod line;
+mod told;
 mod wires;
 
 use self::wires::{PATIENCE, Stage};
@@ -66,6 +67,8 @@ fn play(options: &Options, report: &mut Report) {
         for (name, first_is_killed) in [("line", false), ("killed", true)] {
             stage.line(&format!("{name}{round}"), first_is_killed);
         }
+        stage.told(&format!("told{round}"), false);
+        stage.told(&format!("disturbed{round}"), true);
         stage.nothing_is_left(round);
     }
     for figure in [
@@ -83,6 +86,12 @@ fn play(options: &Options, report: &mut Report) {
         "line: killed owners that were offered",
         "line: views of offers to owners that never came back",
         "line: leases of owners that never came back",
+        "told: granted by messages alone",
+        "told: granted",
+        "told: woken in vain",
+        "told: messages forged",
+        "told: subscriptions cut",
+        "told: subscriptions held back",
     ] {
         report.must_see(figure);
     }
