@@ -4,6 +4,7 @@
 //! A run is a number of rounds of one scene with one seed; it prints both, then its figures. It fails if it has found a
 //! violation, or if it has not seen what it must see to have shown anything.
 
+mod agents;
 mod audit;
 mod breaks;
 mod caller;
@@ -16,9 +17,9 @@ mod linear;
 mod look;
 mod options;
 mod places;
-mod quorum;
 mod report;
 mod requester;
+mod resource;
 mod scenes {
     pub mod clock;
     pub mod cluster;

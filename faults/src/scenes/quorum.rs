@@ -19,11 +19,12 @@ mod agent;
 mod client;
 mod nodes;
 
-use self::agent::{LEASE_MS, Library, Pace, Process, QUEUE_MS, Stage};
+use self::agent::{LEASE_MS, Library, Pace, QUEUE_MS, Stage, start};
 use self::nodes::{BUSY, Fault, NODES, Nodes, dice};
 pub use self::{agent::AGENT, client::agent};
+use crate::agents::Process;
+use crate::history::{Grant, fences_back, fences_repeated, held_twice};
 use crate::options::{Options, Scene};
-use crate::quorum::{Hold, fences_back, fences_repeated, valid_at_once};
 use crate::report::Report;
 use clap::{Arg, ArgAction, value_parser};
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
@@ -146,7 +147,7 @@ impl Plan<'_> {
             thread::sleep(Duration::from_millis(LEASE_MS));
         }
         let record = crew.scene.record();
-        let holds: Vec<Hold> = record.holds.values().cloned().collect();
+        let holds: Vec<Grant> = record.holds.values().cloned().collect();
         judge(library, &holds, report);
         record.counts.iter().for_each(|(what, count)| report.add(&format!("{}: {what}", library.name()), *count));
         report.violations(record.violations.iter().map(|text| format!("{}: {text}", library.name())));
@@ -157,7 +158,7 @@ impl Plan<'_> {
         let mut dice = dice(self.options, round, 4);
         nodes.await_graces();
         let scene = Stage::new(library, nodes.urls(), Pace::Step(Mutex::default()));
-        let process = Process::start(&scene, 0);
+        let process = start(&scene, 0);
         let name = library.name();
         let all = requests(nodes, &scene, None, "all nodes", report);
         let ways = [Fault::Kept, Fault::Stopped, Fault::CutOff];
@@ -227,14 +228,14 @@ impl Stopped {
 /// The processes of a round.
 struct Crew {
     scene: std::sync::Arc<Stage>,
-    processes: Vec<Process>,
+    processes: Vec<Process<Library>>,
     started: u64,
     dice: StdRng,
 }
 
 impl Crew {
     fn start(&mut self) {
-        self.processes.push(Process::start(&self.scene, self.started));
+        self.processes.push(start(&self.scene, self.started));
         self.started += 1;
     }
 
@@ -270,7 +271,7 @@ impl Crew {
         }
     }
 
-    fn process(&self, client: u64) -> &Process {
+    fn process(&self, client: u64) -> &Process<Library> {
         self.processes.iter().find(|process| process.client == client).expect("it is not killed while it is stopped")
     }
 
@@ -299,20 +300,23 @@ impl Crew {
     }
 }
 
-fn judge(library: Library, holds: &[Hold], report: &mut Report) {
+fn judge(library: Library, holds: &[Grant], report: &mut Report) {
     let name = library.name();
+    // A client may sleep right after the grant: then its hold was never valid, but has its fence.
+    let fenced: Vec<Grant> = holds.iter().filter(|hold| hold.fence > 0).cloned().collect();
+    let valid: Vec<Grant> = fenced.iter().filter(|hold| hold.told < hold.held_until()).cloned().collect();
     let found = [
-        ("two valid at once", valid_at_once(holds)),
-        ("fences back", fences_back(holds)),
-        ("fences repeated", fences_repeated(holds)),
+        ("two valid at once", held_twice(holds)),
+        ("fences back", fences_back(&valid)),
+        ("fences repeated", fences_repeated(&fenced)),
     ];
     for (what, pairs) in found {
         report.add(&format!("{name}: {what}"), pairs.len() as u64);
         for (one, other) in pairs.iter().take(if library.is_ours() { 0 } else { SHOWN_MAX }) {
-            println!("{name}: {what}: {one}; {other}");
+            println!("{name}: {what}: {one:?}; {other:?}");
         }
         if library.is_ours() {
-            report.violations(pairs.iter().map(|(one, other)| format!("{name}: {what}: {one}; {other}")));
+            report.violations(pairs.iter().map(|(one, other)| format!("{name}: {what}: {one:?}; {other:?}")));
         }
     }
 }

@@ -12,6 +12,7 @@ mod kills;
 use crate::caller::{Answer, Caller};
 use crate::options::{Choice, Options, Scene};
 use crate::report::Report;
+use crate::resource::Resource;
 use rand::{RngExt, rngs::StdRng};
 use redis::Value;
 use std::sync::{Mutex, MutexGuard};
@@ -107,26 +108,16 @@ type Storage = [Mutex<Counter>; COUNTERS];
 struct Counter {
     looks_at_fences: bool,
     value: u64,
-    highest: i64,
-    highest_writer: i64,
+    resource: Resource,
 }
 
 /// The storage has seen a newer fence.
 struct TooLate;
 
 impl Counter {
-    /// The rule of docs/guide/fencing.md: a writer's fence must not be below any seen, a reader's not below the highest
-    /// writer's.
     fn admit(&mut self, fence: i64, writes: bool) -> Result<(), TooLate> {
-        let least = if writes { self.highest } else { self.highest_writer };
-        if self.looks_at_fences && fence < least {
-            return Err(TooLate);
-        }
-        self.highest = self.highest.max(fence);
-        if writes {
-            self.highest_writer = self.highest_writer.max(fence);
-        }
-        Ok(())
+        let used = self.resource.is_used(Some(fence).filter(|_| self.looks_at_fences), 0, writes);
+        if used.accepted { Ok(()) } else { Err(TooLate) }
     }
 
     /// What is stored, for a client that reads, or that will write.

@@ -16,13 +16,14 @@ mod record;
 mod servers;
 mod tls;
 
-use self::agents::{Phase, Process, Stage};
+use self::agents::{Phase, Stage, start};
 pub use self::client::{INSIDE, inside, rust, starter};
 use self::heart::Heart;
 use self::kind::Kind;
 pub use self::kind::{PROGRAM, RUST};
 use self::operator::Operator;
-use self::servers::{Programs, Servers, boot_us};
+use self::servers::{Programs, Servers};
+use crate::agents::{Process, boot_us};
 use crate::options::{Options, Scene};
 use crate::report::Report;
 use clap::{Arg, value_parser};
@@ -136,7 +137,7 @@ impl Run<'_> {
             scope.spawn(|| heart.beat(servers));
             let _stop = Stop(&heart, &goes_on);
             testbed::wait_for("the heart to beat", || heart.count() > 0);
-            let started = (1..).zip(Kind::ALL).map(|(number, kind)| Process::start(stage, number, kind));
+            let started = (1..).zip(Kind::ALL).map(|(number, kind)| start(stage, number, kind));
             clients.lock().expect("nobody panics with it").extend(started);
             let on = || goes_on.load(Ordering::Relaxed);
             let (mut first, mut second) = (self.options.dice(1), self.options.dice(2));
@@ -199,7 +200,7 @@ impl Run<'_> {
     }
 
     /// Lets the clients rest, and judges.
-    fn end(&self, stage: &Stage, heart: &Heart, clients: &mut [Process]) {
+    fn end(&self, stage: &Stage, heart: &Heart, clients: &mut [Process<Kind>]) {
         stage.turn_to(Phase::Rest);
         let count = clients.len();
         let deadline = Instant::now() + servers::PATIENCE;

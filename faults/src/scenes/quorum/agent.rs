@@ -1,19 +1,18 @@
 //! Processes of clients. Each takes the lock over and over with the library of its language, and says by lines what it
 //! sees. The resource is here: it answers each write.
 
-use crate::quorum::{Hold, Resource, Written};
+use crate::agents::{Listener, Process, boot_us};
+use crate::history::{Grant, Moment, Release};
+use crate::resource::{Resource, Used};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use rustix::process::{Pid, Signal, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 use testbed::file_from;
 
@@ -87,7 +86,7 @@ enum Line {
     /// It did not get the lock.
     Failed { why: String },
     /// It has the lock.
-    Held { hold: u64, fence: Option<u64>, at: u64, until: u64 },
+    Held { hold: u64, fence: Option<i64>, at: u64, until: u64 },
     /// It wrote while it held the lock, as far as it knew when it checked that.
     Write { hold: u64, until: u64 },
     /// Its hold is over.
@@ -101,8 +100,9 @@ enum Line {
 /// What the agents of one scene have seen, and their resource.
 #[derive(Default)]
 pub struct Record {
-    /// By client and number.
-    pub holds: BTreeMap<(u64, u64), Hold>,
+    /// By client and number. A hold is valid from the moment when its client knew of it, to the release, or to the end
+    /// that the client itself reckoned: a client that sleeps is not valid beyond that. Without a fence, that is 0.
+    pub holds: BTreeMap<(u64, u64), Grant>,
     pub counts: BTreeMap<String, u64>,
     pub violations: Vec<String>,
     resource: Resource,
@@ -115,39 +115,45 @@ impl Record {
         *self.counts.entry(what.to_owned()).or_default() += 1;
     }
 
-    fn hold(&mut self, client: u64, number: u64) -> &mut Hold {
+    fn hold(&mut self, client: u64, number: u64) -> &mut Grant {
         self.holds.get_mut(&(client, number)).expect("agents tell of a hold first")
     }
 
     /// Whether this client relies on a hold now.
     pub fn is_holding(&self, client: u64) -> bool {
-        self.last_hold(client).is_some_and(|hold| hold.gave_up.is_none() && boot_us() < hold.until)
+        self.last_hold(client).is_some_and(|hold| hold.release.is_none() && boot_us() < hold.lease_ends.0)
     }
 
     /// Whether another client has written since this one got its last hold: what this one writes now comes too late.
     pub fn is_overtaken(&self, client: u64) -> bool {
-        self.last_hold(client).is_some_and(|hold| self.resource.has_newer(hold))
+        self.last_hold(client).is_some_and(|hold| self.resource.has_newer(hold.told.0))
     }
 
-    fn last_hold(&self, client: u64) -> Option<&Hold> {
+    fn last_hold(&self, client: u64) -> Option<&Grant> {
         self.holds.range((client, 0)..=(client, u64::MAX)).next_back().map(|(_, hold)| hold)
     }
 
     fn write(&mut self, client: u64, number: u64) -> bool {
         let hold = self.hold(client, number).clone();
-        let Written { accepted, is_old } = self.resource.write(&hold);
+        let fence = Some(hold.fence).filter(|fence| *fence > 0);
+        let Used { accepted, is_old } = self.resource.is_used(fence, hold.told.0, true);
         self.count("writes");
         match (accepted, is_old) {
             (true, true) => self.count("old writers: writes accepted"),
             (false, true) => self.count("old writers: writes refused"),
             (true, false) => {}
-            (false, false) => self.violations.push(format!("the resource refused the newest writer: {hold}")),
+            (false, false) => self.violations.push(format!("the resource refused the newest writer: {hold:?}")),
         }
-        if accepted && is_old && hold.fence.is_some() {
-            self.violations.push(format!("the resource accepted an old writer: {hold}"));
+        if accepted && is_old && fence.is_some() {
+            self.violations.push(format!("the resource accepted an old writer: {hold:?}"));
         }
         accepted
     }
+}
+
+/// The client relies on its hold no more from then on.
+fn given_up(at: u64) -> Release {
+    Release { asked: Moment(at), answer: None }
 }
 
 /// How agents spend their time.
@@ -228,7 +234,7 @@ impl Stage {
     }
 
     /// Notes what an agent says; what it is to be answered.
-    fn hear(&self, client: u64, line: Line) -> Option<String> {
+    fn answer(&self, client: u64, line: Line) -> Option<String> {
         let mut record = self.record();
         match line {
             Line::Next => {
@@ -238,22 +244,26 @@ impl Stage {
             Line::Failed { why } => record.count(&format!("not got: {why}")),
             Line::Held { hold: number, fence, at: start, until } => {
                 record.count("holds");
-                let hold = Hold { client, number, fence, start, until, gave_up: None };
+                let (key, owner) = (KEY.to_owned(), format!("client {client}, hold {number}"));
+                let (told, lease_ends) = (Moment(start), Moment(until));
+                let fence = fence.unwrap_or_default();
+                let hold =
+                    Grant { key, owner, writes: true, fence, node: 0, asked: told, told, lease_ends, release: None };
                 record.holds.insert((client, number), hold);
             }
             Line::Write { hold, until } => {
-                record.hold(client, hold).until = until;
+                record.hold(client, hold).lease_ends = Moment(until);
                 let accepted = record.write(client, hold);
                 return Some(if accepted { "yes" } else { "no" }.to_owned());
             }
             Line::Lost { hold, at } => {
-                record.hold(client, hold).gave_up = Some(at);
+                record.hold(client, hold).release = Some(given_up(at));
                 record.count("holds that ended before the work");
             }
             Line::Releasing { hold, at, until } => {
                 let hold = record.hold(client, hold);
-                hold.until = until;
-                hold.gave_up.get_or_insert(at);
+                hold.lease_ends = Moment(until);
+                hold.release.get_or_insert(given_up(at));
             }
             Line::Released { ok: true } => record.count("released"),
             Line::Released { ok: false } => record.count("not held at release"),
@@ -262,79 +272,26 @@ impl Stage {
     }
 }
 
-/// A running agent. It is killed when this is dropped.
-pub struct Process {
-    pub client: u64,
-    child: Child,
-    killed: Arc<AtomicBool>,
-    reader: Option<JoinHandle<()>>,
+/// Starts an agent with this number.
+pub fn start(stage: &Arc<Stage>, client: u64) -> Process<Library> {
+    let boot_ahead_us = boot_us().saturating_sub(Moment::now().0);
+    let what = json!({"urls": stage.urls[client as usize % 2], "key": KEY, "client": client, "lease_ms": LEASE_MS,
+        "wait_ms": 2 * LEASE_MS, "boot_ahead_us": boot_ahead_us});
+    let mut command = stage.library.command();
+    command.arg(what.to_string());
+    Process::start(Arc::clone(stage), client, stage.library, command)
 }
 
-impl Process {
-    /// Starts an agent with this number.
-    pub fn start(scene: &Arc<Stage>, client: u64) -> Process {
-        let boot_ahead_us = boot_us().saturating_sub(crate::history::Moment::now().0);
-        let what = json!({"urls": scene.urls[client as usize % 2], "key": KEY, "client": client, "lease_ms": LEASE_MS,
-            "wait_ms": 2 * LEASE_MS, "boot_ahead_us": boot_ahead_us});
-        let mut command = scene.library.command();
-        command.arg(what.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let spawned = command.spawn();
-        let mut child = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let (to, from) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let killed = Arc::<AtomicBool>::default();
-        let (scene, was_killed) = (Arc::clone(scene), Arc::clone(&killed));
-        let reader = Some(thread::spawn(move || {
-            listen(&scene, client, BufReader::new(from), to, &was_killed);
-        }));
-        Process { client, child, killed, reader }
+impl Listener<Library> for Stage {
+    fn hear(&self, client: u64, _: Library, line: &str) -> Result<Option<String>, serde_json::Error> {
+        Ok(self.answer(client, serde_json::from_str(line)?))
     }
 
-    /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
-        // Which fails if it has ended by itself: its reader tells.
-        let _: rustix::io::Result<()> = kill_process(Pid::from_child(&self.child), signal);
+    fn is_gone(&self, _: u64, _: Library) -> bool {
+        !self.goes_on.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has ended by itself; false if that takes too long, or if it failed.
-    pub fn ends_within(&mut self, patience: Duration) -> bool {
-        testbed::ends_within(&mut self.child, patience)
+    fn violation(&self, what: String) {
+        self.record().violations.push(what);
     }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.killed.store(true, Ordering::Relaxed);
-        // Fails if it has ended.
-        let _: std::io::Result<()> = self.child.kill();
-        self.child.wait().expect("a child");
-        if let Some(reader) = self.reader.take() {
-            reader.join().expect("reading does not panic");
-        }
-    }
-}
-
-/// Hears an agent until it ends.
-fn listen(scene: &Stage, client: u64, from: impl BufRead, mut to: ChildStdin, killed: &AtomicBool) {
-    for line in from.lines().map_while(Result::ok) {
-        match serde_json::from_str(&line) {
-            Ok(said) => {
-                if let Some(answer) = scene.hear(client, said) {
-                    // It may have been killed meanwhile.
-                    let _: std::io::Result<()> = writeln!(to, "{answer}");
-                }
-            }
-            // The last line of one that was killed may be cut off.
-            Err(_) if killed.load(Ordering::Relaxed) => {}
-            Err(error) => scene.record().violations.push(format!("client {client} said {line:?}: {error}")),
-        }
-    }
-    if scene.goes_on.load(Ordering::Relaxed) && !killed.load(Ordering::Relaxed) {
-        scene.record().violations.push(format!("client {client} ended by itself"));
-    }
-}
-
-/// This moment on the clock of the agents' stamps, in microseconds.
-pub fn boot_us() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
 }

@@ -4,16 +4,12 @@
 use super::kind::Kind;
 use super::record::{Line, Record, Task};
 use super::servers::{NAME, Servers};
+use crate::agents::{Listener, Process};
 use rand::rngs::StdRng;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 /// What the clients are to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +48,7 @@ impl Stage {
         self.record.lock().expect("nobody panics with it")
     }
 
-    fn hear(&self, client: u64, kind: Kind, line: Line) -> Option<String> {
+    fn answer(&self, client: u64, kind: Kind, line: Line) -> Option<String> {
         if line != Line::Next {
             return self.record().hear(client, kind, line);
         }
@@ -71,89 +67,33 @@ impl Stage {
     }
 }
 
-/// A running client. It is killed when this is dropped.
-pub struct Process {
-    pub client: u64,
-    pub kind: Kind,
-    child: Child,
-    killed: Arc<AtomicBool>,
-    reader: Option<JoinHandle<()>>,
+/// Starts a client with this number.
+pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
+    let servers = &stage.servers;
+    let config = json!({
+        "client": format!("c{client}"), "name": NAME, "user": "app", "password": servers.app_password,
+        "sentinels": servers.sentinel_ports(), "authority": servers.tls.authority(),
+        "redis_cli": servers.programs.cli, "program": servers.programs.redis_lock,
+    });
+    let errors = File::create(servers.dir.join(format!("client-{client}.err"))).expect("a directory of our own");
+    let mut command = kind.command();
+    command.arg(config.to_string()).stderr(errors);
+    command.env("SSL_CERT_FILE", servers.tls.authority()).env("REDISCLI_AUTH", &servers.app_password);
+    Process::start(Arc::clone(stage), client, kind, command)
 }
 
-impl Process {
-    /// Starts a client with this number.
-    pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process {
-        let servers = &stage.servers;
-        let config = json!({
-            "client": format!("c{client}"), "name": NAME, "user": "app", "password": servers.app_password,
-            "sentinels": servers.sentinel_ports(), "authority": servers.tls.authority(),
-            "redis_cli": servers.programs.cli, "program": servers.programs.redis_lock,
-        });
-        let errors = File::create(servers.dir.join(format!("client-{client}.err"))).expect("a directory of our own");
-        let mut command = kind.command();
-        command.arg(config.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-        command.env("SSL_CERT_FILE", servers.tls.authority()).env("REDISCLI_AUTH", &servers.app_password);
-        let description = format!("{command:?}");
-        let mut child = testbed::spawn(command).unwrap_or_else(|error| panic!("{description}: {error}"));
-        let (to, from) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let killed = Arc::<AtomicBool>::default();
-        let (stage, was_killed) = (Arc::clone(stage), Arc::clone(&killed));
-        let listen = move || listen(&stage, (client, kind), BufReader::new(from), to, &was_killed);
-        Process { client, kind, child, killed, reader: Some(thread::spawn(listen)) }
+impl Listener<Kind> for Stage {
+    fn hear(&self, client: u64, kind: Kind, line: &str) -> Result<Option<String>, serde_json::Error> {
+        Ok(self.answer(client, kind, serde_json::from_str(line)?))
     }
 
-    /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
-        // Fails if it has ended: its reader tells.
-        let _: rustix::io::Result<()> = kill_process(Pid::from_child(&self.child), signal);
+    fn is_gone(&self, client: u64, _: Kind) -> bool {
+        self.record().is_gone(client);
+        self.phase() == Phase::End
     }
 
-    /// Its number.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// What it said of errors lies in client-NUMBER.err.
+    fn violation(&self, what: String) {
+        self.record().report.violation(what);
     }
-
-    /// Waits until it has ended by itself; false if that takes too long, or if it failed.
-    pub fn ends_within(&mut self, patience: Duration) -> bool {
-        testbed::ends_within(&mut self.child, patience)
-    }
-
-    /// Kills it; it is gone when this returns.
-    pub fn kill(&mut self) {
-        self.killed.store(true, Ordering::Relaxed);
-        // Fails if it has ended.
-        let _: std::io::Result<()> = self.child.kill();
-        self.child.wait().expect("a child");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-        if let Some(reader) = self.reader.take() {
-            reader.join().expect("reading does not panic");
-        }
-    }
-}
-
-/// Hears a client until it ends. What it has started, and that outlives it, is heard too.
-fn listen(stage: &Stage, (client, kind): (u64, Kind), from: impl BufRead, mut to: ChildStdin, killed: &AtomicBool) {
-    for line in from.lines().map_while(Result::ok) {
-        match serde_json::from_str(&line) {
-            Ok(said) => {
-                if let Some(answer) = stage.hear(client, kind, said) {
-                    // It may have been killed meanwhile.
-                    let _: std::io::Result<()> = writeln!(to, "{answer}");
-                }
-            }
-            // The last line of one that was killed may be cut off.
-            Err(_) if killed.load(Ordering::Relaxed) => {}
-            Err(error) => stage.record().report.violation(format!("client {client} said {line:?}: {error}")),
-        }
-    }
-    if stage.phase() != Phase::End && !killed.load(Ordering::Relaxed) {
-        let what = format!("client {client}, {}, ended by itself: see client-{client}.err", kind.name());
-        stage.record().report.violation(what);
-    }
-    stage.record().is_gone(client);
 }

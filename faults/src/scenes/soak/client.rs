@@ -1,7 +1,7 @@
 //! Clients in processes of their own: the crate redis-lock-client, and what `redis-lock run` starts. Their lines are
 //! those of faults/agents/soak.py.
 
-use super::servers::boot_us;
+use crate::agents::boot_us;
 use redis_lock_client::redis::{self, RedisConnectionInfo};
 use redis_lock_client::{Client, Error, Guard, Lock, Moment};
 use serde::Deserialize;

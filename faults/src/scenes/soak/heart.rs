@@ -1,7 +1,8 @@
 //! A heart that writes numbered beats to the primary all the time, and eyes that ask each server for its role. Together
 //! they tell when answers of a primary may be lost.
 
-use super::servers::{Servers, ask, boot_us};
+use super::servers::{Servers, ask};
+use crate::agents::boot_us;
 use crate::claims::Window;
 use redis::{Connection, RedisError, Value};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,9 +1,10 @@
 //! What operators do to servers under load, and what happens to servers and clients.
 
-use super::agents::{Process, Stage};
+use super::agents::{Stage, start};
 use super::heart::Heart;
 use super::kind::Kind;
-use super::servers::{NAME, Node, Servers, ask, boot_us};
+use super::servers::{NAME, Node, Servers, ask};
+use crate::agents::{Process, boot_us};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -182,14 +183,14 @@ impl Operator<'_> {
     }
 
     /// Kills and stops clients until it is to stop.
-    pub fn harass(&self, clients: &Mutex<Vec<Process>>, dice: &mut StdRng, goes_on: &dyn Fn() -> bool) {
+    pub fn harass(&self, clients: &Mutex<Vec<Process<Kind>>>, dice: &mut StdRng, goes_on: &dyn Fn() -> bool) {
         let mut next = Kind::ALL.len() as u64 + 1;
         while goes_on() {
             thread::sleep(Duration::from_millis(dice.random_range(300..2_500)));
             let mut clients = clients.lock().expect("nobody panics with it");
             let any = dice.random_range(0..clients.len());
             // Few have a session at any time, and what becomes of those is to be seen.
-            let has_session = |client: &Process| self.stage.record().session_of(client.client).is_some();
+            let has_session = |client: &Process<Kind>| self.stage.record().session_of(client.client).is_some();
             let number = clients.iter().position(has_session).filter(|_| dice.random_bool(0.3)).unwrap_or(any);
             let (client, kind) = (clients[number].client, clients[number].kind);
             if !self.stage.record().is_at_work(client) {
@@ -201,7 +202,7 @@ impl Operator<'_> {
                 let orphan = self.stage.record().session_of(client);
                 let (at, since) = (self.heart.beats_at(), self.heart.since());
                 clients[number].kill();
-                clients[number] = Process::start(self.stage, next, kind);
+                clients[number] = start(self.stage, next, kind);
                 next += 1;
                 self.note("clients killed");
                 if let Some(orphan) = orphan.filter(|orphan| orphan.asked > since) {
@@ -223,7 +224,7 @@ impl Operator<'_> {
     }
 
     /// Kills `redis-lock run`, or stops it for a while.
-    fn hit_program(&self, client: &Process, dice: &mut StdRng) {
+    fn hit_program(&self, client: &Process<Kind>, dice: &mut StdRng) {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", client.pid())).unwrap_or_default();
         let pid = children.split_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
         let Some(pid) = pid else { return };

@@ -1,9 +1,10 @@
 //! What the clients have seen, and the resources that they write to.
 
 use super::kind::Kind;
-use super::servers::boot_us;
+use crate::agents::boot_us;
 use crate::claims::{Claim, Hold, Mode};
 use crate::report::Report;
+use crate::resource::Resource;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
@@ -113,16 +114,6 @@ pub enum Line {
     Trouble { why: String },
     /// `redis-lock run` has ended with this code.
     Exit { code: Option<i32> },
-}
-
-/// What holders write to. Knows fences, and refuses those that are too low (docs/guide/fencing.md).
-#[derive(Debug, Default)]
-struct Resource {
-    highest: u64,
-    highest_writer: u64,
-    /// When the newest of the holders that have written knew of its lock, of writers and of all.
-    newest_writer: u64,
-    newest: u64,
 }
 
 /// A hold that is not over.
@@ -345,23 +336,10 @@ impl Record {
         let mut accepted = true;
         for hold in holds {
             let resource = self.resources.entry(hold.key.clone()).or_default();
-            let writes = hold.mode == Mode::Write;
-            let (least, newest) = match writes {
-                true => (resource.highest, resource.newest),
-                false => (resource.highest_writer, resource.newest_writer),
-            };
-            let (is_accepted, is_old) = (hold.fence >= least, hold.granted.1 < newest);
-            if is_accepted {
-                resource.highest = resource.highest.max(hold.fence);
-                resource.newest = resource.newest.max(hold.granted.1);
-                if writes {
-                    resource.highest_writer = resource.highest_writer.max(hold.fence);
-                    resource.newest_writer = resource.newest_writer.max(hold.granted.1);
-                }
-            }
-            accepted &= is_accepted;
+            let used = resource.is_used(Some(hold.fence as i64), hold.granted.1, hold.mode == Mode::Write);
+            accepted &= used.accepted;
             self.count("writes");
-            match (is_accepted, is_old) {
+            match (used.accepted, used.is_old) {
                 (false, true) => self.count("late writes refused"),
                 // Both need a fence that went back. Whether a deposed primary gave it, is judged when all is known.
                 (true, true) => self.count("writes accepted after one with a lower fence"),

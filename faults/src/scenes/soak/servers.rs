@@ -2,8 +2,8 @@
 //! has them.
 
 use super::tls::Tls;
+use crate::agents::boot_us;
 use redis::{Connection, RedisError, Value};
-use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,12 +27,6 @@ const LIMIT: Duration = Duration::from_secs(3);
 const APP: &str = "~lock:* ~data:* +lock.acquire +lock.rw +lock.share +lock.release +lock.extend +lock.check \
     +lock.guard +lock.info +lock.macquire +lock.mrelease +lock.mextend +ping +wait +asking +command \
     +client|setname +rpush +lindex";
-
-/// This moment, in microseconds.
-pub fn boot_us() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
-}
 
 /// What is run.
 #[derive(Debug)]
