@@ -15,6 +15,7 @@ mod history;
 mod judge;
 mod linear;
 mod look;
+mod news;
 mod options;
 mod places;
 mod report;

@@ -7,7 +7,8 @@
 //!
 //! Some ask with QUEUE: they lose their connection, come back over another one, over two at once, too late or never.
 //! Requests are granted in the order in which they were first asked for, however many shares each of them takes. What
-//! is kept for owners that never come back ends with QUEUE, as LOCK.INFO shows.
+//! is kept for owners that never come back ends with QUEUE, as LOCK.INFO shows. Some wait by NOTIFY. Offers are told,
+//! also while another client sends names that mean nothing, and kills subscriptions.
 //!
 //! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped
 //! and killed; one that is killed has a successor. Most of them share five locks, which receive requests all the time.
@@ -16,6 +17,8 @@
 
 mod client;
 mod disturb;
+mod ears;
+mod notified;
 mod process;
 mod saw;
 mod standing;
@@ -47,7 +50,7 @@ const PROMPT_MS: u64 = 300;
 const HOLD_MS_MAX: u64 = 2_400;
 
 /// What must be above zero: without these a run could not have shown a violation.
-const EVIDENCE: [&str; 36] = [
+const EVIDENCE: [&str; 40] = [
     "granted",
     "null",
     "released",
@@ -84,6 +87,10 @@ const EVIDENCE: [&str; 36] = [
     "gave its place up",
     "places compared",
     "views of offers to owners that never came back",
+    "woken by name",
+    "offers that must be told",
+    "messages forged",
+    "subscriptions killed",
 ];
 
 /// This scene.
@@ -135,6 +142,7 @@ fn judge(round: u64, mut all: Saw, done: &Done, views: &[View], report: &mut Rep
     report.violations(all.failed.iter().map(|what| format!("a client failed: {what}")));
     report.violations(all.forgotten.iter().map(|request| format!("forgotten: {request}")));
     report.violations(all.too_early.iter().map(|request| format!("null before its time: {request}")));
+    report.violations(all.untold.iter().map(|owner| format!("offered, and not told: {owner}")));
     let alone = passed_over(&all.stays, &all.maybes(), &done.stops, PROMPT_MS);
     report.violations(alone.iter().map(|stay| format!("in line while nobody held: {stay:?}")));
     // Against no holds at all, these count as passed over: they are the waiters that could show the fault.

@@ -1,5 +1,6 @@
 //! A client of the program: what it does, and what it tells of it.
 
+use super::ears::Ears;
 use super::saw::{Bound, Open, Saw};
 use super::wish::{Lock, PATIENCE, Wish};
 use crate::caller::{Answer, Numbered};
@@ -33,7 +34,9 @@ pub struct Cut;
 pub struct Client {
     pub line: Numbered,
     /// What its owners' names begin with.
-    name: String,
+    pub name: String,
+    /// Once it has waited by NOTIFY.
+    pub ears: Option<Ears>,
     round: u64,
     /// The only lock that it requests, with pauses.
     quiet: Option<String>,
@@ -46,7 +49,7 @@ pub struct Client {
 impl Client {
     pub fn new(port: u16, name: String, round: u64, quiet: Option<String>, dice: StdRng) -> Client {
         let line = Numbered::new(port, PATIENCE);
-        Client { line, name, round, quiet, owners: 0, dice, saw: Saw::default() }
+        Client { line, name, ears: None, round, quiet, owners: 0, dice, saw: Saw::default() }
     }
 
     pub fn chance(&mut self, percent: u32) -> bool {
@@ -122,7 +125,11 @@ impl Client {
         let wish = Wish { key: lock.key.clone(), owner: owner.to_owned(), kind, at_least: None };
         // Requests that come again serve a queue again: where it is quiet there are few of them.
         let stands = if self.quiet.is_some() { 10 } else { 40 };
-        let granted = if self.chance(stands) { self.stand(lock, &wish) } else { self.first(&wish)? };
+        let granted = match (self.chance(stands), self.chance(40)) {
+            (true, true) => self.stand_notified(&wish),
+            (true, false) => self.stand(lock, &wish),
+            (false, _) => self.first(&wish)?,
+        };
         let Some(mut held) = granted else { return Ok(()) };
         let steps = self.dice.random_range(0..4);
         for _ in 0..steps {

@@ -1,5 +1,6 @@
 //! What is done to the clients and to the server of a round.
 
+use super::ears::{channel_of, may_be_forged};
 use super::process::{Process, prefix};
 use super::saw::Saw;
 use super::wish::{CLIENTS, PATIENCE, PROCESSES, keys};
@@ -8,6 +9,7 @@ use crate::breaks::Break;
 use crate::caller::Caller;
 use crate::history::{Moment, Stop};
 use crate::report::Report;
+use crate::views::Waiter;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -73,7 +75,8 @@ impl<'d> Disturber<'d> {
     fn disturb(&mut self, processes: &mut [Process], saw: &mut Saw, report: &mut Report) -> String {
         let nth = self.dice.random_range(0..processes.len());
         match self.dice.random_range(0..100) {
-            0..84 => self.proxies[nth].cut_after(self.dice.random_range(0..400)),
+            0..74 => self.proxies[nth].cut_after(self.dice.random_range(0..400)),
+            74..84 => self.forge(report),
             84..91 if processes[nth].runs() => {
                 processes[nth].signal(Signal::STOP);
                 thread::sleep(Duration::from_millis(self.dice.random_range(50..=1_500)));
@@ -92,6 +95,24 @@ impl<'d> Disturber<'d> {
             _ => {}
         }
         String::new()
+    }
+
+    /// Sends names to the channels of owners that wait, or kills all subscriptions.
+    fn forge(&mut self, report: &mut Report) {
+        if self.dice.random_bool(0.3) {
+            self.operator.ask("CLIENT KILL TYPE pubsub");
+            return report.add("subscriptions killed", 1);
+        }
+        let key = keys(self.round).choose(self.dice).expect("there are keys").clone();
+        let view = audit::view(&mut self.operator, &key);
+        for Waiter { owner, .. } in view.into_iter().flat_map(|view| view.waiters) {
+            let (client, _) = owner.rsplit_once('.').expect("its client and a number");
+            let name = [&*owner, "nobody", "*"][self.dice.random_range(0..3)];
+            if name != owner || may_be_forged(client) {
+                self.operator.ask(&format!("PUBLISH {} {name}", channel_of(client)));
+                report.add("messages forged", 1);
+            }
+        }
     }
 
     /// Kills a process, and starts another one when the server has closed its connections.

@@ -26,6 +26,8 @@ pub struct Saw {
     pub forgotten: Vec<String>,
     /// Requests that were answered null before their timeout.
     pub too_early: Vec<String>,
+    /// Owners that were offered a lock, and were not told.
+    pub untold: Vec<String>,
     /// Waits that were answered.
     pub stays: Vec<Stay>,
     /// When owners may have held.
@@ -99,6 +101,7 @@ impl Saw {
         }
         self.forgotten.extend(other.forgotten);
         self.too_early.extend(other.too_early);
+        self.untold.extend(other.untold);
         self.stays.extend(other.stays);
         self.maybes.extend(other.maybes);
         self.ends.extend(other.ends);

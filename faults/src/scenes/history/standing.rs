@@ -4,7 +4,8 @@
 use super::client::{Client, Held};
 use super::wish::{Lock, PATIENCE, Wish};
 use crate::history::{Maybe, Moment};
-use crate::places::Told;
+use crate::linear::Kind;
+use crate::places::{Place, Told};
 use crate::requester::Requester;
 use rand::RngExt;
 use std::thread;
@@ -77,6 +78,18 @@ impl Client {
         }
         let told = requester.settle();
         let Requester { place, forgotten, too_early, .. } = requester;
+        self.collected(place, (forgotten, too_early), told, (highest, lowered))
+    }
+
+    /// Notes what became of a place; the hold, if it was granted. `told` is when nothing was on its way any more.
+    pub fn collected(
+        &mut self,
+        place: Place,
+        (forgotten, too_early): (Vec<String>, Vec<String>),
+        told: Moment,
+        (highest, lowered): (Kind, bool),
+    ) -> Option<Held> {
+        let Client { saw, .. } = self;
         saw.forgotten.extend(forgotten);
         saw.too_early.extend(too_early);
         saw.uncertain.insert(place.owner.clone());
@@ -84,7 +97,7 @@ impl Client {
         if lowered {
             // An offer that is above the limit of the next request is not collected, and the owner stands behind.
             let (key, owner, asked) = (place.key.clone(), place.owner.clone(), place.first_asked());
-            saw.maybes.push(Maybe { key, owner, asked, told: asked, until: told.after_ms(queue_ms) });
+            saw.maybes.push(Maybe { key, owner, asked, told: asked, until: told.after_ms(place.queue_ms) });
         } else {
             saw.stays.extend(place.stays());
             saw.places.push(place.clone());

@@ -7,13 +7,14 @@ use super::wires::{PATIENCE, Stage};
 use crate::caller::{Answer, Caller};
 use crate::crowd::Stop;
 use crate::history::{Grant, Moment, Release, fences_back, fences_repeated, held_twice};
+use crate::news::{News, subscribe};
 use crate::witness::Witness;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::{SeedableRng, seq::IndexedRandom};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use testbed::Proxy;
@@ -28,13 +29,6 @@ const TOLD_MS: u64 = 30_000;
 const LONG_QUEUE_MS: u64 = 60_000;
 const QUEUE_MS: u64 = 3_000;
 const LEASE_MS: u64 = 120_000;
-
-/// What a subscription brings.
-enum News {
-    /// It is there, again: messages may have been missed.
-    Subscribed,
-    Message(String),
-}
 
 /// What a process saw.
 #[derive(Default)]
@@ -136,25 +130,6 @@ impl Process {
             grant.release = Some(Release { asked, answer: Some((told, crate::history::Freed::Left)) });
             self.saw.grants.push(grant);
         }
-    }
-}
-
-/// Keeps a subscription over this wire until it is to end; the wire is cut then.
-fn subscribe(port: u16, channel: &str, goes_on: &AtomicBool, news: &Sender<News>) {
-    while goes_on.load(Ordering::Relaxed) {
-        let client = redis::Client::open(("127.0.0.1", port)).expect("a plain address");
-        if let Ok(mut conn) = client.get_connection() {
-            let mut pubsub = conn.as_pubsub();
-            if pubsub.subscribe(channel).is_ok() && news.send(News::Subscribed).is_ok() {
-                while let Ok(message) = pubsub.get_message() {
-                    let name = message.get_payload().expect("ours are text");
-                    if news.send(News::Message(name)).is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-        thread::sleep(Duration::from_millis(5));
     }
 }
 
