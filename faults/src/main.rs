@@ -36,6 +36,7 @@ mod scenes {
     pub mod worst_step;
 }
 mod views;
+mod wire;
 mod witness;
 mod worker;
 

@@ -7,13 +7,12 @@
 
 mod client;
 mod records;
-mod wire;
 
 use self::client::{Client, LEASE_MS_MAX};
 use self::records::Records;
-use self::wire::{Reply, Wire};
 use crate::options::{Options, Scene};
 use crate::report::Report;
+use crate::wire::{Reply, Wire};
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A client that sends any command at random, and sees that each gets exactly one reply.
 
 use super::records::limit_of;
-use super::wire::{Reply, Wire};
+use crate::wire::{Reply, Wire};
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
 use std::collections::BTreeMap;
