@@ -2,9 +2,11 @@
 
 use crate::caller::{Answer, Caller};
 use crate::history::{Freed, Grant, Moment, Release, is_early};
+use crate::wire::{Reply, Wire};
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
@@ -22,6 +24,8 @@ pub struct Habits {
     pub hold_ms: RangeInclusive<u64>,
     /// How long they wait in the queue, in milliseconds.
     pub block_ms: RangeInclusive<u64>,
+    /// Whether they do so by NOTIFY, on a channel of the slot of the key, which begins with its tag in braces.
+    pub notify: bool,
     /// Sent after each grant, and the answer waited for: `WAIT 2 1000`. An error or an answer below the first number
     /// makes the client give the hold back at once, and not count it.
     pub confirm: Option<(u64, u64)>,
@@ -62,6 +66,16 @@ pub fn together(all: impl IntoIterator<Item = Saw>) -> Saw {
         }
     }
     sum
+}
+
+/// How long the place of one that waits by NOTIFY is kept.
+const QUEUE_MS: u64 = 3_000;
+
+/// A subscription to a channel of a slot, if the node serves that; its messages are waited for until it is time to ask.
+fn subscribed(port: u16, channel: &str) -> Option<Wire> {
+    let mut wire = Wire::new(port, Duration::from_millis(QUEUE_MS / 3)).ok()?;
+    wire.send(&[vec!["SSUBSCRIBE".to_owned(), channel.to_owned()]]).ok()?;
+    matches!(wire.read(), Ok(Reply::Array(_))).then_some(wire)
 }
 
 /// Where the lock with this name is to be requested now; None while that is not known.
@@ -114,11 +128,16 @@ impl<'h> Worker<'h> {
         let mode = if writes { "WRITE" } else { "READ" };
         let lease = self.dice.random_range(self.habits.lease_ms.clone());
         let block = self.dice.random_range(self.habits.block_ms.clone());
-        let block_text = if block == 0 { String::new() } else { format!(" BLOCK {block}") };
+        let block_text = if block == 0 || self.habits.notify { String::new() } else { format!(" BLOCK {block}") };
         let request = format!("LOCK.RW {key} {owner} {mode} PX {lease}{block_text}");
-        let (asked, answer, told) = caller.ask_long(&request, Duration::from_millis(block));
+        let (first, (asked, answer, told)) = if self.habits.notify {
+            (Moment::now(), self.ask_notified(caller, (key, &owner), &request, block))
+        } else {
+            let asked = caller.ask_long(&request, Duration::from_millis(block));
+            (asked.0, asked)
+        };
         let Some(fence) = answer.int() else {
-            if answer == Answer::Null && is_early(asked, told, block) {
+            if answer == Answer::Null && !self.habits.notify && is_early(asked, told, block) {
                 self.saw.too_early.push(format!("{request}: asked {asked:?}, told {told:?}"));
             }
             self.not_granted(&request, answer);
@@ -127,7 +146,8 @@ impl<'h> Worker<'h> {
         self.saw.count("granted");
         let lease_ends = asked.after_ms(lease);
         let (key, node) = (key.to_owned(), caller.port());
-        let mut grant = Grant { key, owner, writes, fence, node, asked, told, lease_ends, release: None };
+        // An offer has its fence from before it was asked for last.
+        let mut grant = Grant { key, owner, writes, fence, node, asked: first, told, lease_ends, release: None };
         if self.confirmed(caller) {
             // From here on it relies on the hold.
             grant.told = Moment::now();
@@ -139,6 +159,46 @@ impl<'h> Worker<'h> {
             self.saw.unconfirmed.push(grant);
         }
         true
+    }
+
+    /// Asks without waiting, and again whenever a message says so, and by itself at a third of QUEUE. The last request.
+    fn ask_notified(
+        &mut self,
+        caller: &mut Caller,
+        (key, owner): (&str, &str),
+        request: &str,
+        ms: u64,
+    ) -> (Moment, Answer, Moment) {
+        let tag = &key[..=key.find('}').expect("keys begin with a tag")];
+        let channel = format!("{tag}notify.{}", self.name);
+        let request = format!("{request} QUEUE {QUEUE_MS} NOTIFY {channel}");
+        let ends = Moment::now().after_ms(ms);
+        let mut ears: Option<(u16, Wire)> = None;
+        loop {
+            if ears.as_ref().is_none_or(|(port, _)| *port != caller.port()) {
+                ears = subscribed(caller.port(), &channel).map(|wire| (caller.port(), wire));
+            }
+            let (asked, answer, told) = caller.ask(&request);
+            if answer != Answer::Null {
+                return (asked, answer, told);
+            }
+            if Moment::now() > ends {
+                // Else its place would keep others out.
+                caller.ask(&format!("LOCK.RELEASE {key} {owner}"));
+                return (asked, answer, told);
+            }
+            match ears.as_mut().map(|(_, wire)| wire.read()) {
+                Some(Ok(Reply::Array(words))) if words.first() == Some(&Reply::Bulk("smessage".to_owned())) => {
+                    self.saw.count("woken by a message");
+                }
+                Some(Err(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                // The slot has moved, or the node is gone.
+                _ => {
+                    ears = None;
+                    self.pause();
+                }
+            }
+        }
     }
 
     /// Whether as many replicas as there must be have the grant.

@@ -51,6 +51,7 @@ fn play(options: &Options, report: &mut Report) {
             lease_ms: 50..=500,
             hold_ms: 0..=300,
             block_ms: 0..=500,
+            notify: false,
             confirm: None,
         },
     )];

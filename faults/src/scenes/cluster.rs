@@ -107,8 +107,9 @@ fn run(options: &Options, report: &mut Report) {
     judge(&events, &must_happen, &map, (&saw, &sightings), report);
 }
 
-/// Some hold for long, so that slots move with locks that have holders and waiters; some write all the time.
-fn clients() -> [(u64, Habits); 2] {
+/// Some hold for long, so that slots move with locks that have holders and waiters; some write all the time; some wait
+/// by NOTIFY.
+fn clients() -> [(u64, Habits); 3] {
     let keys = |kinds: &[&str]| {
         let of_slot = |slot| kinds.iter().map(move |kind| format!("{{slot{slot}}}{kind}"));
         (0..SLOTS).flat_map(of_slot).collect()
@@ -119,10 +120,12 @@ fn clients() -> [(u64, Habits); 2] {
         lease_ms: 300..=8000,
         hold_ms: 0..=4000,
         block_ms: 0..=3000,
+        notify: false,
         confirm: None,
     };
     let quick = Habits { keys: keys(&["quick"]), lease_ms: 300..=2000, hold_ms: 0..=10, ..slow.clone() };
-    [(24, slow), (8, quick)]
+    let told = Habits { notify: true, hold_ms: 0..=500, ..slow.clone() };
+    [(20, slow), (8, quick), (8, told)]
 }
 
 /// What was done to the cluster.
@@ -304,10 +307,11 @@ fn judge(
             report.violation(format!("{name}: {text}"));
         }
     }
+    saw.answers.iter().for_each(|(answer, count)| report.add(&format!("answered {answer}"), *count));
     report.must_see("holds seen at another node than granted");
     report.must_see(BY_KEYS);
+    report.must_see("answered woken by a message");
     must_happen.iter().for_each(|what| report.must_see(what));
-    saw.answers.iter().for_each(|(answer, count)| report.add(&format!("answered {answer}"), *count));
 }
 
 fn text(what: &impl Debug) -> String {

@@ -213,6 +213,7 @@ fn clients(confirm: u64, has_grace: bool) -> [(u64, Habits); 2] {
         lease_ms,
         hold_ms,
         block_ms: 0..=2000,
+        notify: false,
         confirm: (confirm > 0).then_some((confirm, 500)),
     };
     let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=10, ..slow.clone() };

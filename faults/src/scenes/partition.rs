@@ -44,6 +44,7 @@ fn play(options: &Options, report: &mut Report) {
         lease_ms: 100..=1500,
         hold_ms: 0..=100,
         block_ms: 0..=1000,
+        notify: false,
         confirm: None,
     };
     let (over, beside) = ([(8, habits.clone())], [(4, habits)]);
