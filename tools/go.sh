@@ -20,6 +20,7 @@ cat >"$workspace.$$" <<END
 go 1.26.0
 
 use (
+	"$root/clients/bench/go"
 	"$root/clients/go"
 	"$root/clients/go/lockgocron"
 	"$root/clients/go/lockgoredis"

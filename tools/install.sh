@@ -392,7 +392,8 @@ new_enough() {
 # go_list: true if all is there that the tests import, and what each module of clients/go needs by itself.
 go_list() {
   local module go=$PWD/tools/go.sh
-  "$go" list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... >>"$log" 2>&1 || return 1
+  "$go" list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... ./clients/bench/go/... >>"$log" 2>&1 ||
+    return 1
   (cd clients/go/tests && GOWORK=off "$go" list -modfile=lowest.mod -test -deps ./...) >>"$log" 2>&1 ||
     return 1
   for module in clients/go/go.mod clients/go/*/go.mod; do

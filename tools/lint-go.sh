@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-folders=(clients/go tests/helpers/agents/go)
+folders=(clients/go clients/bench/go tests/helpers/agents/go)
 failed=
 unformatted=$("$(tools/go.sh env GOROOT)/bin/gofmt" -l -s "${folders[@]}")
 if [ -n "$unformatted" ]; then

@@ -88,7 +88,7 @@ HOMES = [
 ]
 # Go's modules are named by an address. Without one they have this, which leads nowhere.
 NOWHERE = "https://redis-lock.example"
-GO = ("README.md", "clients/go", "docs", "tests/helpers")
+GO = ("README.md", "clients/bench", "clients/go", "docs", "tests/helpers")
 INHERITED = [(Path(folder) / "Cargo.toml").as_posix() for folder in PACKAGES.values()]
 
 

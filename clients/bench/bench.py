@@ -3,7 +3,8 @@
 
     clients/bench/bench.py [--rounds 3] [--seconds 3] [--only WORD] [--write]
 
-Prints a table; with --write it goes into docs/performance.md. `README.md` beside this file says how a driver speaks.
+Prints tables, and which bars are reached; with --write that goes into docs/performance.md. `README.md` beside this
+file says how a driver speaks.
 Needs REDIS_LOCK_MODULE, and REDIS_LOCK_SERVER or redis-server.
 """
 
@@ -22,34 +23,44 @@ import time
 from pathlib import Path
 
 import redis
+from bars import FREE, HELD, NOTIFY, PLACES, QUEUE, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/performance.md"
 BEGIN, END = "<!-- clients -->\n", "<!-- end of clients -->"
 PYTHON = [sys.executable, str(ROOT / "clients/bench/driver.py")]
 NODE = [os.environ.get("REDIS_LOCK_NODE", str(ROOT / "target/node/bin/node")), str(ROOT / "clients/bench/driver.mjs")]
+GO = [str(ROOT / "target/helpers/go-driver")]
 OURS = ["lock.acquire", "lock.extend", "lock.release"]
+SCRIPTS = ["set", "evalsha", "eval"]
 # The language, the kind as its driver knows it, the driver, and the commands that its library sends: the server counts
 # those within scripts as well.
 KINDS = [
     ("Python", "redis-lock-client", PYTHON, OURS),
-    ("Python", "redis-py", PYTHON, ["set", "evalsha", "eval"]),
-    ("Python", "pottery", PYTHON, ["set", "evalsha", "eval"]),
+    ("Python", "redis-lock-client by NOTIFY", PYTHON, OURS),
+    ("Python", "redis-py", PYTHON, SCRIPTS),
+    ("Python", "pottery", PYTHON, SCRIPTS),
     ("Node.js", "redis-lock-client, node-redis", NODE, OURS),
     ("Node.js", "redis-lock-client, ioredis", NODE, OURS),
     ("Node.js", "redis-lock-client by NOTIFY, node-redis", NODE, OURS),
     ("Node.js", "redis-lock-client by NOTIFY, ioredis", NODE, OURS),
     ("Node.js", "node-redlock", NODE, ["evalsha", "eval"]),
-    ("Node.js", "redis-semaphore", NODE, ["set", "evalsha", "eval"]),
+    ("Node.js", "redis-semaphore", NODE, SCRIPTS),
+    ("Go", "redislock, go-redis", GO, OURS),
+    ("Go", "redislock, rueidis", GO, OURS),
+    ("Go", "redislock, redigo", GO, OURS),
+    ("Go", "redislock by NOTIFY, go-redis", GO, OURS),
+    ("Go", "redislock by NOTIFY, rueidis", GO, OURS),
+    ("Go", "redislock by NOTIFY, redigo", GO, OURS),
+    ("Go", "redsync", GO, SCRIPTS),
+    ("Go", "bsm/redislock", GO, SCRIPTS),
 ]
-# What is measured: owners, how many keys they share, and how long each holds.
-CASES = [
-    ("one owner, a key that nobody else wants", 1, 0),
-    ("16 owners of one process, one key", 16, 0),
-    ("the same, each holds it for 1 ms", 16, 1),
-]
+# Each case with its owners, and how long each holds the lock. Who waits by NOTIFY takes no part in the first one.
+CASES = {FREE: (1, 0), QUEUE: (64, 0), HELD: (64, 1)}
+# Their owners are no threads.
+PLACES_OF = ("Node.js", "Go")
 HEAD = [
-    *("locks", "locks/s", "best and worst owner", "requests a lock"),
+    *("locks", "locks/s", "best and worst owner", "longest wait, ms", "requests a lock"),
     *("client CPU, us a lock", "server CPU, us a lock", "connections: open, opened a lock"),
 ]
 
@@ -83,12 +94,27 @@ class Server:
         self.process.wait()
         self.folder.cleanup()
 
+    def empty(self):
+        """Without locks, and without the places of the process before."""
+        while len(self.client.client_list()) > 1:
+            time.sleep(0.01)
+        self.client.flushall()
+
+    def connections(self):
+        return len(self.client.client_list()) - 1
+
+    def memory(self):
+        """Without what connections take."""
+        memory = self.client.info("memory")
+        return memory["used_memory"] - memory["mem_clients_normal"]
+
     def figures(self, commands):
         stats = self.client.info("commandstats")
         info = self.client.info()
         calls = sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for command in commands)
         cpu = info["used_cpu_user"] + info["used_cpu_sys"]
-        return {"calls": calls, "cpu": cpu, "opened": info["total_connections_received"]}
+        opened, seconds = info["total_connections_received"], info["server_time_usec"] / 1e6
+        return {"calls": calls, "cpu": cpu, "opened": opened, "seconds": seconds}
 
     def name(self):
         info = self.client.info("server")
@@ -97,28 +123,41 @@ class Server:
         )
 
 
-def measure(server, kind, driver, sends, case, seconds):
-    _, owners, hold = case
-    server.client.flushall()
-    plan = {"kind": kind, "url": f"redis://127.0.0.1:{server.port}", "seconds": seconds, "hold_ms": hold}
-    plan["keys"] = ["bench"] * owners
+def driven(server, kind, driver, keys, seconds=0.0, hold=0):
+    """Starts a driver. Its pipes end it."""
+    plan = {"kind": kind, "url": f"redis://127.0.0.1:{server.port}", "keys": keys, "seconds": seconds, "hold_ms": hold}
+    plan["blocking"] = 0 if NOTIFY in kind else len(keys)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*driver, json.dumps(plan)], **pipes) as process:
+    return subprocess.Popen([*driver, json.dumps(plan)], **pipes)
+
+
+def await_ready(process, kind):
+    if not json.loads(process.stdout.readline() or "{}").get("ready"):
+        sys.exit(f"bench-clients: the driver of {kind} did not start")
+
+
+def measure(server, kind, driver, sends, case, seconds):
+    owners, hold = CASES[case]
+    server.empty()
+    with driven(server, kind, driver, ["bench"] * owners, seconds, hold) as process:
         try:
-            if not json.loads(process.stdout.readline() or "{}").get("ready"):
-                sys.exit(f"bench-clients: the driver of {kind} did not start")
+            await_ready(process, kind)
             before = server.figures(sends)
             print("go", file=process.stdin, flush=True)
             said = json.loads(process.stdout.readline())
             after = server.figures(sends)
-            connections = len(server.client.client_list(_type="normal")) - 1
+            connections = server.connections()
         finally:
             process.kill()
-    locks = max(sum(said["locks"]), 1)
+    rate = max(sum(said["locks"]), 1) / said["seconds"]
+    # The server is asked a little before and after the driver, and its owners go on meanwhile.
+    locks = rate * (after["seconds"] - before["seconds"])
     return {
-        "rate": sum(said["locks"]) / said["seconds"],
+        "rate": rate,
         "best": max(said["locks"]) / said["seconds"],
         "worst": min(said["locks"]) / said["seconds"],
+        "spread": max(said["locks"]) - min(said["locks"]),
+        "longest": said["longest"] * 1e3,
         "requests": (after["calls"] - before["calls"]) / locks,
         "client": said["cpu"] / locks * 1e6,
         "server": (after["cpu"] - before["cpu"]) / locks * 1e6,
@@ -128,6 +167,25 @@ def measure(server, kind, driver, sends, case, seconds):
     }
 
 
+def measure_places(kind, driver):
+    """What those take who wait until the end of this: a driver takes each lock once before it is ready."""
+    server, keys = Server(), [f"bench:{number}" for number in range(1_000)]
+    for key in keys:
+        server.client.execute_command("LOCK.ACQUIRE", key, "another", "PX", 600_000)
+    before = server.memory()
+    with driven(server, kind, driver, keys * 10) as process:
+        try:
+            end = time.monotonic() + 120
+            while (places := server.client.info("lock")["lock_places"]) < 10 * len(keys):
+                if time.monotonic() > end or process.poll() is not None:
+                    sys.exit(f"bench-clients: {places} places of {kind}")
+                time.sleep(0.1)
+            return {"open": server.connections(), "bytes": (server.memory() - before) / places}
+        finally:
+            process.kill()
+            server.close()
+
+
 def row(language, kind, runs):
     of = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     failed = f"; {of['failed']:.0f} failed" if of["failed"] else ""
@@ -135,6 +193,7 @@ def row(language, kind, runs):
         f"{language}: {kind}{failed}",
         f"{of['rate']:,.0f}",
         f"{of['best']:,.0f}, {of['worst']:,.0f}",
+        f"{of['longest']:,.0f}",
         f"{of['requests']:.2f}",
         f"{of['client']:,.0f}",
         f"{of['server']:,.0f}",
@@ -147,16 +206,21 @@ def processor():
     return found.group(1) if found else platform.processor()
 
 
+def table(head, rows):
+    return [f"|{'|'.join(cells)}|" for cells in (head, ["---"] * len(head), *rows)]
+
+
 def text(server, kinds, runs, rounds, seconds):
     """The tables, and on what they were measured."""
     machine = f"{processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.0f}, {server.name()}"
     lines = [f"{machine}. Medians of {rounds} runs of {seconds:g} s each, in turns."]
     for case in CASES:
-        rows = [row(language, kind, runs[case[0], kind, language]) for language, kind, *_ in kinds]
-        title = case[0][0].upper() + case[0][1:]
-        lines += ["", f"{title}:", ""]
-        lines += [f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
-    return "\n".join(lines) + "\n"
+        measured = [(language, kind) for language, kind, *_ in kinds if (case, language, kind) in runs]
+        rows = [row(language, kind, runs[case, language, kind]) for language, kind in measured]
+        lines += ["", f"{case[0].upper()}{case[1:]}:", "", *table(HEAD, rows)]
+    helpers = [(language, kind) for language, kind, _, sends in kinds if sends is OURS]
+    bars = table(["bar", "reached", "verdict"], verdicts(helpers, runs))
+    return "\n".join([*lines, "", f"The bars, with {PLACES}:", "", *bars]) + "\n"
 
 
 def main():
@@ -171,19 +235,27 @@ def main():
     try:
         runs = {}
         for number in range(options.rounds):
-            for case in CASES:
+            for case in (*CASES, PLACES):
                 for language, kind, driver, sends in kinds:
-                    figures = measure(server, kind, driver, sends, case, options.seconds)
-                    runs.setdefault((case[0], kind, language), []).append(figures)
-                    print(f"{number + 1}: {case[0]}: {language}: {kind}: {figures['rate']:,.0f}", file=sys.stderr)
-        table = text(server, kinds, runs, options.rounds, options.seconds)
+                    if case == PLACES and (NOTIFY not in kind or language not in PLACES_OF):
+                        continue
+                    if case == PLACES:
+                        figures = measure_places(kind, driver)
+                    elif case == FREE and NOTIFY in kind:
+                        continue
+                    else:
+                        figures = measure(server, kind, driver, sends, case, options.seconds)
+                    runs.setdefault((case, language, kind), []).append(figures)
+                    said = ", ".join(f"{name} {figure:,.2f}" for name, figure in figures.items())
+                    print(f"{number + 1}: {case}: {language}: {kind}: {said}", file=sys.stderr)
+        found = text(server, kinds, runs, options.rounds, options.seconds)
     finally:
         server.close()
-    print(table)
+    print(found)
     if options.write:
         page = PAGE.read_text()
         begin = page.index(BEGIN) + len(BEGIN)
-        PAGE.write_text(page[:begin] + "\n" + table + "\n" + page[page.index(END) :])
+        PAGE.write_text(page[:begin] + "\n" + found + "\n" + page[page.index(END) :])
 
 
 if __name__ == "__main__":

@@ -24,9 +24,6 @@ const ioredis = async () => {
 const kinds = {
   'redis-lock-client, node-redis': async () => own(await libraries('redis').createClient({ url: plan.url }).connect()),
   'redis-lock-client, ioredis': async () => own(await ioredis()),
-  'redis-lock-client by NOTIFY, node-redis': async () =>
-    own(await libraries('redis').createClient({ url: plan.url }).connect(), { maxBlocking: 0 }),
-  'redis-lock-client by NOTIFY, ioredis': async () => own(await ioredis(), { maxBlocking: 0 }),
   'node-redlock': async () => {
     const redlock = new (rivals('redlock').default)([await ioredis()], { retryCount: FOREVER });
     return async (key) => {
@@ -45,44 +42,52 @@ const kinds = {
   },
 };
 
-async function own(client, options) {
+async function own(client) {
   const { Locks } = await import(new URL('target/helpers/node/redis-lock.js', root).href);
-  const locks = new Locks(client, { lease: LEASE_MS, ...options });
+  const locks = new Locks(client, { lease: LEASE_MS, maxBlocking: plan.blocking });
   return async (key) => {
     const lock = await locks.acquire(key);
     return () => lock.release();
   };
 }
 
-const take = await kinds[plan.kind]();
-const use = async (key) => {
-  const release = await take(key);
-  if (plan.hold_ms > 0) await sleep(plan.hold_ms);
-  await release();
-};
-await Promise.all(plan.keys.map(use));
+const take = await kinds[plan.kind.replace(' by NOTIFY', '')]();
+const locks = plan.keys.map(() => 0);
+let failed = 0;
+let longest = 0;
+const had = plan.keys.map(
+  (key, owner) =>
+    new Promise((first) => {
+      (async () => {
+        for (;;) {
+          const begin = performance.now();
+          try {
+            const release = await take(key);
+            longest = Math.max(longest, performance.now() - begin);
+            if (plan.hold_ms > 0) await sleep(plan.hold_ms);
+            await release();
+            locks[owner] += 1;
+            first();
+          } catch {
+            failed += 1;
+          }
+        }
+      })();
+    }),
+);
+await Promise.all(had);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 console.log(JSON.stringify({ ready: true }));
 await lines.next();
 
-const locks = plan.keys.map(() => 0);
-let failed = 0;
+locks.fill(0);
+failed = longest = 0;
 const cpu = process.cpuUsage();
 const begin = performance.now();
-const end = begin + plan.seconds * 1_000;
-plan.keys.forEach(async (key, owner) => {
-  while (performance.now() < end) {
-    try {
-      await use(key);
-      if (performance.now() < end) locks[owner] += 1;
-    } catch {
-      failed += 1;
-    }
-  }
-});
 await sleep(plan.seconds * 1_000);
 const { user, system } = process.cpuUsage(cpu);
 const seconds = (performance.now() - begin) / 1_000;
-console.log(JSON.stringify({ locks, failed, seconds, cpu: (user + system) / 1_000_000 }));
+const result = { locks, failed, longest: longest / 1_000, seconds, cpu: (user + system) / 1_000_000 };
+console.log(JSON.stringify(result));
 await lines.next();
 process.exit(0);

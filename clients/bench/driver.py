@@ -19,7 +19,7 @@ LEASE = 10.0
 def own(key):
     from redis_lock_client import Lock
 
-    return Lock(CLIENT, key, LEASE)
+    return Lock(CLIENT, key, LEASE, max_blocking=PLAN["blocking"])
 
 
 def redis_py(key):
@@ -32,43 +32,47 @@ def pottery(key):
     return Redlock(key=key, masters={CLIENT}, auto_release_time=LEASE)
 
 
-MAKE = {"redis-lock-client": own, "redis-py": redis_py, "pottery": pottery}[PLAN["kind"]]
+MAKERS = {"redis-lock-client": own, "redis-py": redis_py, "pottery": pottery}
+MAKE = MAKERS[PLAN["kind"].removesuffix(" by NOTIFY")]
 
 
 class Owner(threading.Thread):
     def __init__(self, key):
         super().__init__(daemon=True)
-        self.key, self.locks, self.failed = key, 0, 0
-        self.take()
-
-    def take(self):
-        with MAKE(self.key):
-            if PLAN["hold_ms"]:
-                time.sleep(PLAN["hold_ms"] / 1000)
+        self.key, self.locks, self.failed, self.longest = key, 0, 0, 0.0
 
     def run(self):
-        GO.wait()
         while True:
+            begin = time.monotonic()
             try:
-                self.take()
+                with MAKE(self.key):
+                    self.longest = max(self.longest, time.monotonic() - begin)
+                    if PLAN["hold_ms"]:
+                        time.sleep(PLAN["hold_ms"] / 1000)
             except redis.RedisError:
                 self.failed += 1
-            if time.monotonic() >= END:
-                return
-            self.locks += 1
+            else:
+                self.locks += 1
 
 
-GO, END = threading.Event(), 0.0
 owners = [Owner(key) for key in PLAN["keys"]]
 for owner in owners:
     owner.start()
+while not all(owner.locks for owner in owners):
+    time.sleep(0.01)
 print(json.dumps({"ready": True}), flush=True)
 sys.stdin.readline()
+before = [(owner.locks, owner.failed) for owner in owners]
+for owner in owners:
+    owner.longest = 0.0
 cpu, begin = time.process_time(), time.monotonic()
-END = begin + PLAN["seconds"]
-GO.set()
 time.sleep(PLAN["seconds"])
-seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-done = {"locks": [owner.locks for owner in owners], "failed": sum(owner.failed for owner in owners)}
-print(json.dumps({**done, "seconds": seconds, "cpu": cpu}), flush=True)
+done = {
+    "locks": [owner.locks - locks for owner, (locks, _) in zip(owners, before, strict=True)],
+    "failed": sum(owner.failed - failed for owner, (_, failed) in zip(owners, before, strict=True)),
+    "longest": max(owner.longest for owner in owners),
+    "seconds": time.monotonic() - begin,
+    "cpu": time.process_time() - cpu,
+}
+print(json.dumps(done), flush=True)
 sys.stdin.readline()
