@@ -44,7 +44,8 @@ in_each_language! {
     python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis,
     go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, rust_tokio = RustTokio,
     lettuce = Lettuce, jedis = Jedis;
-    in memory: fake_python = Python, fake_python_asyncio = PythonAsyncio, fake_node = NodeRedis;
+    in memory: fake_python = Python, fake_python_asyncio = PythonAsyncio, fake_node = NodeRedis,
+        fake_go = GoRedis;
     {
         waiting:
             a_wait_outlives_its_connection,

@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,9 @@ type Server struct {
 	hears   map[string]map[*listener]struct{} // by channel
 	down    bool
 	guarded func(command []string) any
+	strings map[string]string // what is no lock
+	calls   map[string]int    // by command
+	queued  int               // how many places there were
 }
 
 type lock struct {
@@ -38,6 +42,7 @@ type holder struct {
 	isWriter      bool
 	fence         int64
 	note          string
+	since, until  time.Time
 	timer         *time.Timer // ends the lease
 }
 
@@ -46,13 +51,20 @@ type place struct {
 	request
 	reply   chan redislock.Reply // of the client that waits, or nil
 	timer   *time.Timer          // ends the place while no client waits
-	until   time.Time            // when it does
+	until   time.Time            // when it, or the wait of its client, ends
+	since   time.Time            // when it began
 	from    *conn                // of the last request with BLOCK or NOTIFY: the place ends soon after it
 	offered bool                 // it is its turn, and its channel knows
 }
 
 // awayTime is how long a place stays whose connection was closed.
 const awayTime = 2 * time.Second
+
+// defaultLease is that of a request without PX.
+const defaultLease = 30 * time.Second
+
+// forever is longer than anything lasts.
+const forever time.Duration = 1 << 62
 
 // A request is an acquisition.
 type request struct {
@@ -69,7 +81,10 @@ type request struct {
 
 // NewServer returns a Server without a lock.
 func NewServer() *Server {
-	return &Server{locks: map[string]*lock{}, conns: map[*conn]struct{}{}, hears: map[string]map[*listener]struct{}{}}
+	return &Server{
+		locks: map[string]*lock{}, conns: map[*conn]struct{}{}, hears: map[string]map[*listener]struct{}{},
+		strings: map[string]string{}, calls: map[string]int{},
+	}
 }
 
 // Client returns a client of the server. Its clock is that of the time package.
@@ -83,18 +98,14 @@ func (s *Server) Client(opts ...redislock.ClientOption) *redislock.Client {
 func (s *Server) Lose(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.locks[key]; l != nil {
-		for owner := range l.holders {
-			s.remove(key, owner)
-		}
-	}
+	s.end(key)
 }
 
 // Take holds a lock for somebody else, until Lose, and returns its fence.
 func (s *Server) Take(key string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := request{keys: []string{key}, owner: "another", isWriter: true, shares: 1, lease: 1 << 62}
+	r := request{keys: []string{key}, owner: "another", isWriter: true, shares: 1, lease: forever}
 	fence, _ := s.grant(r)[0].(int64)
 	return fence
 }
@@ -157,7 +168,8 @@ func (s *Server) SetDown(down bool) {
 	}
 }
 
-// SetGuarded sets what Guard answers: the reply to a command. Without it that is "OK".
+// SetGuarded sets what Guard answers: the reply to a command. Without it that is the reply to GET, SET, DEL and EXISTS,
+// and "OK" to others.
 func (s *Server) SetGuarded(reply func(command []string) any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,6 +296,13 @@ func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock
 
 func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Reply {
 	s := c.server
+	s.mu.Lock()
+	s.calls[words[0]]++
+	err := s.refusal(words)
+	s.mu.Unlock()
+	if err != nil {
+		return redislock.Reply{Err: err}
+	}
 	switch words[0] {
 	case "HELLO":
 		return redislock.Reply{Value: []any{"server", "redislocktest", "mode", "standalone"}}
@@ -300,9 +319,17 @@ func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Rep
 	case "LOCK.RELEASE":
 		return redislock.Reply{Value: s.release(words[1:2], words[2], fenceOf(words))[0]}
 	case "LOCK.MRELEASE":
-		count, _ := strconv.Atoi(words[1])
-		return redislock.Reply{Value: s.release(words[2:2+count], words[2+count], 0)}
+		keys, _ := keysOf(words)
+		return redislock.Reply{Value: s.release(keys, words[2+len(keys)], 0)}
+	case "LOCK.EXTEND", "LOCK.CHECK", "LOCK.GUARD":
+		return s.ofHold(words)
 	}
+	value, err := s.data(words)
+	return redislock.Reply{Value: value, Err: err}
+}
+
+// ofHold answers what asks for a lock that is held.
+func (s *Server) ofHold(words redislock.Request) redislock.Reply {
 	h := s.holder(words[1], words[2])
 	switch words[0] {
 	case "LOCK.EXTEND":
@@ -320,37 +347,67 @@ func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Rep
 			return redislock.Reply{}
 		}
 		return redislock.Reply{Value: h.fence}
-	case "LOCK.GUARD":
+	default:
 		if h == nil || !h.isWriter || strconv.FormatInt(h.fence, 10) != words[3] {
 			return redislock.Reply{}
 		}
-		var reply any = "OK"
 		if s.guarded != nil {
-			reply = s.guarded(words[4:])
+			return redislock.Reply{Value: []any{h.fence, s.guarded(words[4:])}}
 		}
-		return redislock.Reply{Value: []any{h.fence, reply}}
+		value, err := any("OK"), error(nil)
+		if fewest[words[4]] > 0 {
+			if err = s.refusal(words[4:]); err == nil {
+				value, err = s.data(words[4:])
+			}
+		}
+		if err != nil {
+			return redislock.Reply{Err: err}
+		}
+		return redislock.Reply{Value: []any{h.fence, value}}
 	}
-	return redislock.Reply{Err: redislock.NewServerError("ERR unknown command '" + words[0] + "'")}
+}
+
+// keysOf is the keys of a command, which has them at its begin.
+func keysOf(words redislock.Request) ([]string, error) {
+	if words[0] != "LOCK.MACQUIRE" && words[0] != "LOCK.MRELEASE" {
+		return words[1:2], nil
+	}
+	count, err := strconv.Atoi(words[1])
+	mode := 0
+	if words[0] == "LOCK.MACQUIRE" {
+		mode = 1
+	}
+	if err != nil || count < 1 || len(words) < 3+count+mode {
+		return nil, redislock.NewServerError("ERR numkeys must be a whole number from 1 to the number of keys")
+	}
+	return words[2 : 2+count], nil
 }
 
 func parse(words redislock.Request) (request, error) {
 	r := request{keys: words[1:2], isWriter: true, shares: 1}
-	rest := words[3:]
 	switch words[0] {
 	case "LOCK.MACQUIRE":
-		count, _ := strconv.Atoi(words[1])
-		r.keys, r.owner = words[2:2+count], words[2+count]
-		r.isWriter = words[3+count] == "WRITE"
+		r.keys, _ = keysOf(words)
+		r.owner = words[2+len(r.keys)]
+		r.isWriter = words[3+len(r.keys)] == "WRITE"
 	case "LOCK.RW":
 		r.owner, r.isWriter = words[2], words[3] == "WRITE"
 	case "LOCK.SHARE":
 		r.owner, r.isWriter = words[2], false
 		r.limit, _ = strconv.Atoi(words[3])
-		r.shares, _ = strconv.Atoi(option(rest, "TAKE"))
+		if take := option(words, "TAKE"); take != "" {
+			r.shares, _ = strconv.Atoi(take)
+		}
 	default:
 		r.owner = words[2]
 	}
 	r.lease, r.block, r.queue = millis(option(words, "PX")), millis(option(words, "BLOCK")), millis(option(words, "QUEUE"))
+	if option(words, "BLOCK") == "0" {
+		r.block = forever
+	}
+	if option(words, "PX") == "" {
+		r.lease = defaultLease
+	}
 	r.note, r.channel = option(words, "NOTE"), option(words, "NOTIFY")
 	if r.lease <= 0 {
 		return r, redislock.NewServerError("ERR PX must be a number of milliseconds")
@@ -399,8 +456,17 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 		s.mu.Unlock()
 		return reply(r, fences)
 	}
+	if r.queue > 0 || r.block > 0 {
+		if cycle := s.cycle(r); cycle != nil {
+			s.leave(own)
+			s.serve()
+			s.mu.Unlock()
+			return redislock.Reply{Err: redislock.NewServerError("DEADLOCK " + strings.Join(cycle, " -> "))}
+		}
+	}
 	if own == nil && (r.queue > 0 || r.block > 0) {
-		own = &place{request: r}
+		own = &place{request: r, since: time.Now()}
+		s.queued++
 		for _, key := range r.keys {
 			s.lock(key).queue = append(s.lock(key).queue, own)
 		}
@@ -424,7 +490,7 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 	}
 	own.request, own.offered, own.from = r, false, c
 	mine := make(chan redislock.Reply, 1)
-	own.reply = mine
+	own.reply, own.until = mine, time.Now().Add(r.block)
 	s.mu.Unlock()
 
 	limit := r.block
@@ -571,7 +637,8 @@ func (s *Server) grant(r request) []any {
 	var fences []any
 	for _, key := range r.keys {
 		s.fence++
-		h := &holder{shares: r.shares, limit: r.limit, isWriter: r.isWriter, fence: s.fence, note: r.note}
+		h := &holder{shares: r.shares, limit: r.limit, isWriter: r.isWriter, fence: s.fence, note: r.note,
+			since: time.Now()}
 		s.lock(key).holders[r.owner] = h
 		s.lease(h, key, r.owner, r.lease)
 		fences = append(fences, h.fence)
@@ -584,7 +651,8 @@ func (s *Server) lease(h *holder, key, owner string, lease time.Duration) {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	if lease >= 1<<62 {
+	h.until = time.Now().Add(lease)
+	if lease >= forever {
 		return
 	}
 	h.timer = time.AfterFunc(lease, func() {

@@ -1,6 +1,7 @@
 // Command agent drives the helper for Go: a JSON object a line on stdin asks, one on stdout answers. The scenarios of
 // tests/helpers say what there is to ask. Its arguments are go-redis, rueidis or redigo, and the URL of a server; then
 // --cluster if that is a node of one, and blocking=N: so many waits may block, and the others hear from the server.
+// With the URL fake: it has a server in memory, and no library.
 // Build: tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
 package main
 
@@ -20,6 +21,7 @@ import (
 	"redis-lock.example/clients/go/lockredigo"
 	"redis-lock.example/clients/go/lockrueidis"
 	"redis-lock.example/clients/go/redislock"
+	"redis-lock.example/clients/go/redislocktest"
 
 	redigo "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
@@ -55,6 +57,7 @@ type lock struct {
 
 type agent struct {
 	client  *redislock.Client
+	memory  *redislocktest.Server       // with the URL fake:
 	ping    func(context.Context) error // by the application's own client
 	shut    func() error
 	mu      sync.Mutex
@@ -118,6 +121,12 @@ func (a *agent) open(library, url string, words []string) error {
 		} else {
 			return fmt.Errorf("no argument %q", word)
 		}
+	}
+	if url == "fake:" {
+		a.memory = redislocktest.NewServer()
+		a.client = a.memory.Client(options...)
+		a.ping, a.shut = func(context.Context) error { return nil }, func() error { return nil }
+		return nil
 	}
 	var transport redislock.Transport
 	switch library {
@@ -211,6 +220,15 @@ func (a *agent) serve(ctx context.Context, r request) (answer, error) {
 		return answer{}, errors.Join(a.client.Close(), a.shut())
 	case "ping":
 		return answer{}, a.ping(ctx)
+	case "server":
+		if a.memory == nil {
+			return nil, fmt.Errorf("%w: no server in memory", redislock.ErrInvalid)
+		}
+		reply, err := a.memory.Command(ctx, r.Command...)
+		if err != nil {
+			return answer{"reply": answer{"error": err.Error()}}, nil
+		}
+		return answer{"reply": reply}, nil
 	}
 	l := a.lock(r.Lock)
 	if l == nil {
