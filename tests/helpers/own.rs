@@ -78,7 +78,7 @@ fn the_tests_of_the_helper_for_go_pass() {
     Play::scenario(Language::GoRedis, "own::the_tests_of_the_helper_for_go_pass", |_| {
         let mut command = Command::new(root().join("tools/go.sh"));
         // Not from its cache: the server is a new one.
-        passes_on_servers(1, command.args(["test", "-count=1", "./clients/go/tests/..."]));
+        passes_on_servers(1, command.args(["test", "-count=1", "./clients/go/tests/...", "./clients/bench/go/..."]));
     });
 }
 
