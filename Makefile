@@ -187,7 +187,8 @@ bench: build ## measure locks beside what people use without the module: half an
 	@[ $(ROWS) != all ] || $(cargo) bench --locked --package bench-core
 	@tools/bench.sh $(ROUNDS) $(ROWS)
 
-bench-clients: build ## the helpers beside other makers' locks, half an hour; RECORD=1 writes docs/performance.md
+bench-clients: ROUNDS = 3
+bench-clients: build ## the helpers beside other makers' locks, 12 minutes; RECORD=1 writes docs/performance.md
 	@tools/install.sh server clients node-helper redlock go
 	@tools/go.sh build -o target/helpers/go-driver ./clients/bench/go
 	@REDIS_LOCK_MODULE=$(CURDIR)/target/release/libredis_lock.so target/venv/bin/python clients/bench/bench.py \

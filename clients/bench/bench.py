@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the helpers beside other makers' locks, in turns in one run, on a server of its own.
 
-    clients/bench/bench.py [--rounds 3] [--seconds 3] [--only WORD] [--write]
+    clients/bench/bench.py [--rounds 3] [--seconds 2] [--only WORD] [--write]
 
 Prints tables, and which bars are reached; with --write that goes into docs/performance.md. `README.md` beside this
 file says how a driver speaks.
@@ -226,7 +226,7 @@ def text(server, kinds, runs, rounds, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="", help="the kinds with this in their language or name")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
