@@ -73,23 +73,6 @@ func TestOneSubscriptionServesAllWaits(t *testing.T) {
 	})
 }
 
-func TestAWaitByNotifyOutlivesItsConnectionsInItsPlace(t *testing.T) {
-	onEach(t, func(s *stage) {
-		client := s.open(quiet, none)
-		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
-		first := s.wait(client)
-		s.until("a subscription", func() bool { return len(s.channels()) == 1 })
-		before := s.calls("LOCK.ACQUIRE")
-		s.proxy.cut()
-		s.until("it to ask again", func() bool { return s.calls("LOCK.ACQUIRE") > before })
-		other := s.open(quiet, none)
-		second := s.wait(other)
-		s.do("LOCK.RELEASE", s.key, "another")
-		s.must(<-first)
-		s.must(<-second)
-	})
-}
-
 // Again and again: what was published meanwhile is asked for.
 func TestSubscriptionsThatEndLoseNoTurn(t *testing.T) {
 	onEach(t, func(s *stage) {
@@ -116,42 +99,6 @@ func TestSubscriptionsThatEndLoseNoTurn(t *testing.T) {
 		}
 		all.Wait()
 		s.untilFree()
-	})
-}
-
-// No right to publish, or to subscribe: the application is told once, and waits go on.
-func TestWaitsGoOnWithoutTheRightToNotify(t *testing.T) {
-	onEach(t, func(s *stage) {
-		for _, right := range []string{"publish", "subscribe"} {
-			told := make(chan redislock.Trouble, 8)
-			client := s.open(quiet, none, redislock.WithTrouble(func(one redislock.Trouble) { told <- one }))
-			s.do("ACL", "SETUSER", "default", "-"+right)
-			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
-			first, second := s.wait(client), s.wait(client)
-			if one := <-told; one.Kind != "notify" || one.Key != s.key || !strings.Contains(one.Err.Error(), "NOPERM") {
-				s.Error(one)
-			}
-			s.do("LOCK.RELEASE", s.key, "another")
-			s.must(<-first)
-			s.must(<-second)
-			s.do("ACL", "SETUSER", "default", "+"+right)
-			if len(told) > 0 {
-				s.Error("told again", <-told)
-			}
-			// After a failure it is tried again.
-			s.proxy.cut()
-			s.until("a hold", func() bool {
-				hold, err := client.TryLock(s.ctx, s.key+"other")
-				return err == nil && hold.Unlock(s.ctx) == nil
-			})
-			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
-			first = s.wait(client)
-			s.until("a subscription", func() bool { return len(s.channels()) == 1 })
-			s.do("LOCK.RELEASE", s.key, "another")
-			s.must(<-first)
-			s.must(client.Close())
-			s.until("no subscription", func() bool { return len(s.channels()) == 0 })
-		}
 	})
 }
 
