@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -337,6 +338,8 @@ func (c *channel) serve(conn Conn, sub Subscription) error {
 			continue
 		case <-c.rouse:
 		}
+		// The waits that run now go with it: mostly one that was told, and the one that gave the lock back.
+		runtime.Gosched()
 		for {
 			c.mu.Lock()
 			size := min(len(c.calls), batchMost)

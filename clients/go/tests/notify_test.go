@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -124,6 +125,7 @@ type tapped struct {
 	isOld   bool        // it knows no NOTIFY
 	isSlow  atomic.Bool // it confirms no subscription
 	asked   atomic.Int64
+	most    atomic.Int64 // in one write
 	channel atomic.Value
 }
 
@@ -138,6 +140,7 @@ func (c tappedConn) Do(ctx context.Context, requests []redislock.Request) []redi
 			c.tapped.asked.Add(1)
 		}
 	}
+	c.tapped.most.Store(max(c.tapped.most.Load(), int64(len(requests))))
 	if c.tapped.isOld && slices.Contains(requests[0], "NOTIFY") {
 		return []redislock.Reply{{Err: redislock.NewServerError(`ERR unknown option "NOTIFY"`)}}
 	}
@@ -259,6 +262,37 @@ func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
 		synctest.Wait()
 		if len(got) == 0 || server.asked.Load() == before {
 			t.Error("it did not ask")
+		}
+	})
+}
+
+// A write is a message to the server, and another one to read its replies.
+func TestWaitsThatAreToldAtOnceAskInOneWrite(t *testing.T) {
+	const waits, tries = 10, 100
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		server := &tapped{Server: redislocktest.NewServer()}
+		client := redislock.New(server, quiet, none)
+		server.Take("k")
+		ctx, cancel := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		for range waits {
+			all.Go(func() { client.Lock(ctx, "k") })
+		}
+		synctest.Wait()
+		server.most.Store(0)
+		// The system may have other plans for a while.
+		for try := 0; server.most.Load() < waits && try < tries; try++ {
+			server.Publish(server.channel.Load().(string), "*")
+			time.Sleep(2 * time.Second)
+		}
+		if most := server.most.Load(); most < waits {
+			t.Error("requests in one write:", most)
+		}
+		cancel()
+		all.Wait()
+		if err := client.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }
