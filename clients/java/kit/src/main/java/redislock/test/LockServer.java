@@ -33,7 +33,7 @@ import org.junit.jupiter.api.extension.ExtensionContext;
  * static final LockServer SERVER = LockServer.withModule(Path.of("libredis_lock.so"));
  * }</pre>
  *
- * <p>The program is {@code redis-server}, or what the environment variable {@code REDIS_LOCK_SERVER} says.
+ * <p>The program is {@code redis-server}, or what the environment variable {@code REDIS_LOCK_SERVER} or {@link #program} says.
  */
 public final class LockServer implements BeforeAllCallback, AfterAllCallback, AutoCloseable {
     private static final int START_MS = 30_000;
@@ -47,6 +47,7 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
 
     private final Path module;
     private final List<String> settings;
+    private String program = Optional.ofNullable(System.getenv("REDIS_LOCK_SERVER")).orElse("redis-server");
     private int port;
     private @Nullable Path folder;
     private @Nullable Process process;
@@ -78,6 +79,17 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
         String file = System.getenv("REDIS_LOCK_MODULE");
         if (file == null) throw new IllegalStateException("REDIS_LOCK_MODULE must name the file of the module");
         return withModule(Path.of(file), settings);
+    }
+
+    /**
+     * Sets which program the next start runs.
+     *
+     * @param name as {@code valkey-server}, or its file
+     * @return this server
+     */
+    public LockServer program(String name) {
+        program = Objects.requireNonNull(name, "name");
+        return this;
     }
 
     @Override
@@ -117,7 +129,6 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
 
     private void launch() throws IOException {
         Path files = Objects.requireNonNull(folder);
-        String program = Optional.ofNullable(System.getenv("REDIS_LOCK_SERVER")).orElse("redis-server");
         List<String> command = new ArrayList<>(List.of(
                 program, "--port", String.valueOf(port), "--bind", "127.0.0.1", "--save", "", "--dir", files.toString(),
                 "--loadmodule", module.toAbsolutePath().toString()));
@@ -136,8 +147,13 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
         return true;
     }
 
-    /** Each one once, so that what still calls a former server does not reach the next one. */
-    private static int freePort() throws IOException {
+    /**
+     * Returns a port for one more program of a test. Each one once: what still calls a former server does not reach the next.
+     *
+     * @return free now, and below those that the system gives to connections
+     * @throws IOException if none is
+     */
+    public static int freePort() throws IOException {
         for (int tries = 0; tries < PORTS; tries += 1) {
             int number = FIRST_PORT + Math.floorMod(NEXT.getAndIncrement(), PORTS);
             try (ServerSocket free = new ServerSocket()) {

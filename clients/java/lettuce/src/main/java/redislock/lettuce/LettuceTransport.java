@@ -5,6 +5,7 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.SocketOptions;
+import io.lettuce.core.SslOptions;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
@@ -37,7 +38,7 @@ public final class LettuceTransport implements Transport {
     private final RedisClient client;
     private final AtomicInteger next = new AtomicInteger();
 
-    private LettuceTransport(@Nullable ClientResources resources, List<RedisURI> uris) {
+    private LettuceTransport(@Nullable ClientResources resources, SslOptions tls, List<RedisURI> uris) {
         if (uris.isEmpty()) throw new IllegalArgumentException("no URI");
         this.uris = List.copyOf(uris);
         client = resources == null ? RedisClient.create() : RedisClient.create(resources);
@@ -45,6 +46,7 @@ public final class LettuceTransport implements Transport {
                 .autoReconnect(false)
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 .protocolVersion(ProtocolVersion.RESP2)
+                .sslOptions(tls)
                 .socketOptions(SocketOptions.builder().connectTimeout(CONNECT).build())
                 .build());
     }
@@ -57,7 +59,7 @@ public final class LettuceTransport implements Transport {
      * @throws IllegalArgumentException if there is none
      */
     public static LettuceTransport of(RedisURI... uris) {
-        return new LettuceTransport(null, List.of(uris));
+        return new LettuceTransport(null, SslOptions.create(), List.of(uris));
     }
 
     /**
@@ -69,7 +71,21 @@ public final class LettuceTransport implements Transport {
      * @throws IllegalArgumentException if there is no URI
      */
     public static LettuceTransport of(ClientResources resources, RedisURI... uris) {
-        return new LettuceTransport(Objects.requireNonNull(resources, "resources"), List.of(uris));
+        return of(resources, SslOptions.create(), uris);
+    }
+
+    /**
+     * The same, with certificates of the application.
+     *
+     * @param resources of the application, which closes them
+     * @param tls whom to trust, and what to show, where a URI says {@code rediss}
+     * @param uris one of a server or of Sentinels; or nodes of a cluster
+     * @return the transport, which is closed with its locks
+     * @throws IllegalArgumentException if there is no URI
+     */
+    public static LettuceTransport of(ClientResources resources, SslOptions tls, RedisURI... uris) {
+        Objects.requireNonNull(resources, "resources");
+        return new LettuceTransport(resources, Objects.requireNonNull(tls, "tls"), List.of(uris));
     }
 
     private RedisURI uri(@Nullable String address) {

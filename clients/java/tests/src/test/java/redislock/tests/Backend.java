@@ -1,5 +1,8 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.util.List;
 import redislock.RedisLocks;
 
 /** What has the locks: a server, or one in memory. */
@@ -14,4 +17,17 @@ interface Backend {
     long clients();
 
     RedisLocks.Builder builder(Library library);
+
+    /** How many wait for a key. */
+    default long waiting(String key) {
+        return ask("LOCK.INFO", key) instanceof List<?> info ? (Long) value(info, "waiting") : 0;
+    }
+
+    /** A field of a reply of LOCK.INFO. */
+    static Object value(List<?> fields, String name) {
+        for (int at = 0; at < fields.size(); at += 2) {
+            if (name.equals(new String((byte[]) fields.get(at), UTF_8))) return fields.get(at + 1);
+        }
+        throw new AssertionError(name);
+    }
 }

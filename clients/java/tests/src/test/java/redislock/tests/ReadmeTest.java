@@ -13,7 +13,6 @@ import java.sql.Connection;
 import java.sql.DriverManager;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
 import javax.tools.JavaCompiler;
@@ -59,11 +58,10 @@ class ReadmeTest {
 
     @Test
     void every_example_compiles_and_runs(@TempDir Path folder) throws Exception {
-        String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
         List<JavaFileObject> sources = new ArrayList<>();
         List<String> runs = new ArrayList<>();
         for (String page : PAGES) {
-            List<MatchResult> blocks = BLOCK.matcher(Files.readString(Path.of(root, page))).results().toList();
+            List<MatchResult> blocks = BLOCK.matcher(Files.readString(Path.of(Server.ROOT, page))).results().toList();
             assertTrue(!blocks.isEmpty(), page);
             for (MatchResult found : blocks) {
                 String block = found.group(1).replace("redis://127.0.0.1:6379", SERVER.url());

@@ -19,19 +19,29 @@ import redislock.test.LockServer;
 /** A server with the module, and what tests ask it. */
 final class Server implements Backend, AutoCloseable {
     static final Duration PATIENCE = Duration.ofSeconds(30);
+    /** That of the repository. */
+    static final String ROOT = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
 
     private final LockServer server;
 
     /** {@code more}: settings beside the usual ones, as on its command line. */
     Server(String... more) {
-        server = of(Stream.concat(Stream.of("--appendonly", "yes"), Stream.of(more)).toArray(String[]::new));
+        this(of(Stream.concat(Stream.of("--appendonly", "yes"), Stream.of(more)).toArray(String[]::new)));
+    }
+
+    private Server(LockServer server) {
+        this.server = server;
         start();
+    }
+
+    /** One that runs another program. */
+    static Server by(String program, String... more) {
+        return new Server(of(more).program(program));
     }
 
     /** A server that is not started yet, with the module of the build. */
     static LockServer of(String... more) {
-        String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../..");
-        String module = Optional.ofNullable(System.getenv("REDIS_LOCK_MODULE")).orElse(root + "/target/release/libredis_lock.so");
+        String module = Optional.ofNullable(System.getenv("REDIS_LOCK_MODULE")).orElse(ROOT + "/target/release/libredis_lock.so");
         return LockServer.withModule(Path.of(module), more);
     }
 
@@ -57,6 +67,10 @@ final class Server implements Backend, AutoCloseable {
 
     String url() {
         return server.url();
+    }
+
+    int port() {
+        return server.port();
     }
 
     Jedis client() {
