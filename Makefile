@@ -16,8 +16,8 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build modules run demo stop check test test-clients servers test-servers roll faults torture fuzz valgrind
-.PHONY: instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
+.PHONY: help build modules run demo stop check test test-clients java servers test-servers roll faults torture fuzz
+.PHONY: valgrind instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
 .PHONY: uninstall tarball deb
 .PHONY: image oldest reproducible notes sizing example soak figures docs profile version
 
@@ -80,6 +80,10 @@ test-clients: ## the helpers of all languages, other makers' tests, the guide, p
 	@tools/servers.sh || echo "make test-clients: without the servers of make servers"
 	@tools/recipes.sh
 	@$(env) tools/test.py clients '$(TEST)'
+
+java: export REDIS_LOCK_NIGHTLY := true
+java: ## the tests of the helper for Java on the newest JDK here, with two ways to wait at each kind of server
+	@$(MAKE) --no-print-directory test-clients TEST=helper_for_java
 
 servers: ## unpack the Redis and Valkey servers of several Debian suites under target/servers; needs no root
 	@tools/servers.sh
@@ -169,9 +173,9 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 	@$(env) tools/planted.py
 
 # What a change need not wait for.
-NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible
+NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible java
 
-nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, valgrind
+nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, Java
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
 
 docs: ## build the documents as a site with search, and check its links: target/docs/index.html

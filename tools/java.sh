@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/java.sh ARGUMENT...: runs Maven in clients/java. What it downloads and builds lies under target/java.
 # tools/java.sh agent builds what the agent of tests/helpers needs, and runs no test.
+# With REDIS_LOCK_NIGHTLY the tests run on the newest JDK in /usr/lib/jvm, and each place is waited at in both ways.
 set -euo pipefail
 cd "$(dirname "$0")/../clients/java"
 
@@ -9,5 +10,16 @@ mvn() { command mvn -q -B -T 1C -Dmaven.repo.local="$PWD/../../target/java/repos
 if [ "${1-}" = agent ]; then
   mvn package -pl agent -am -DskipTests -Dmaven.javadoc.skip=true
   exit
+fi
+if [ -n "${REDIS_LOCK_NIGHTLY-}" ]; then
+  newest=0
+  for file in /usr/lib/jvm/*/release; do
+    [ -f "$file" ] || continue
+    version=$(sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$file")
+    [ "${version:-0}" -gt "$newest" ] || continue
+    newest=$version
+    java=${file%release}bin/java
+  done
+  [ "$newest" = 0 ] || set -- "-Djvm=$java" "$@"
 fi
 mvn "$@"
