@@ -1,3 +1,5 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import io.lettuce.core.RedisURI;
 import java.net.URI;
 import java.time.Duration;
@@ -25,13 +27,17 @@ import redislock.RedisLock;
 import redislock.RedisLocks;
 import redislock.jedis.JedisTransport;
 import redislock.lettuce.LettuceTransport;
+import redislock.spi.Connection;
+import redislock.spi.ServerError;
 import redislock.spi.Transport;
+import redislock.test.FakeServer;
 
 /**
  * The scenarios' agent for Java: uses clients/java as an application would, and does what it is told on stdin.
  *
- * <p>{@code Agent lettuce|jedis URL [--cluster] [blocking=N]}, N: how many waits may block: one JSON object a line, in and out. Each request runs by itself, and its
- * answer carries its id. It never cleans up: at the end of stdin the process ends as one that dies.
+ * <p>{@code Agent lettuce|jedis URL [--cluster] [blocking=N]}, N: how many waits may block. {@code fake:} is the URL of the
+ * server in memory. One JSON object a line, in and out. Each request runs by itself, and its answer carries its id. It
+ * never cleans up: at the end of stdin the process ends as one that dies.
  */
 public final class Agent {
     /** What was acquired last, and how often its loss was signalled. */
@@ -39,6 +45,10 @@ public final class Agent {
 
     private final String url;
     private final RedisLocks locks;
+    /** In place of the one at the URL, where that is {@code fake:}. */
+    private final FakeServer server;
+    /** That of the server's other clients. */
+    private final Connection others;
     private final Map<String, JSONObject> asked = new ConcurrentHashMap<>();
     private final Map<String, Taken> taken = new ConcurrentHashMap<>();
     private final Map<Integer, CompletableFuture<?>> futures = new ConcurrentHashMap<>();
@@ -47,9 +57,12 @@ public final class Agent {
 
     private Agent(String library, String url, List<String> more) {
         this.url = url;
-        Transport transport = library.equals("jedis")
-                ? JedisTransport.of(URI.create(url))
-                : LettuceTransport.of(RedisURI.create(url));
+        server = url.equals("fake:") ? new FakeServer() : null;
+        others = server == null ? null : server.transport().connect(null, false).join();
+        Transport transport;
+        if (server != null) transport = server.transport();
+        else if (library.equals("jedis")) transport = JedisTransport.of(URI.create(url));
+        else transport = LettuceTransport.of(RedisURI.create(url));
         // The sentence names what cannot be had.
         RedisLocks.Builder builder = RedisLocks.builder(transport).listener(new LockListener() {
             @Override
@@ -71,7 +84,7 @@ public final class Agent {
     public static void main(String[] args) {
         Agent agent = new Agent(args[0], args[1], List.of(args).subList(2, args.length));
         write(new JSONObject().put("ready", args[0]));
-        Scanner lines = new Scanner(System.in, java.nio.charset.StandardCharsets.UTF_8);
+        Scanner lines = new Scanner(System.in, UTF_8);
         while (lines.hasNextLine()) {
             JSONObject request = new JSONObject(lines.nextLine());
             Thread thread = new Thread(() -> agent.answer(request));
@@ -191,7 +204,7 @@ public final class Agent {
                 List<Object> words = request.getJSONArray("command").toList();
                 Object reply = taken.get(name).hold.guard(
                         String.valueOf(words.get(0)), words.subList(1, words.size()).toArray());
-                done.put("reply", reply instanceof byte[] raw ? new String(raw, java.nio.charset.StandardCharsets.UTF_8) : reply);
+                done.put("reply", reply instanceof byte[] raw ? new String(raw, UTF_8) : reply);
             }
             case "lost" -> {
                 Hold hold = taken.get(name).hold;
@@ -207,7 +220,19 @@ public final class Agent {
             case "owner" -> done.put("owner", taken.get(name).hold.owner());
             case "troubles" -> done.put("troubles", new JSONArray(told));
             case "tasks" -> done.put("tasks", tasks());
+            case "server" -> {
+                byte[][] words = request.getJSONArray("command").toList().stream()
+                        .map(word -> String.valueOf(word).getBytes(UTF_8))
+                        .toArray(byte[][]::new);
+                try {
+                    done.put("reply", json(others.send(List.<byte[][]>of(words), 0, true).get(0).get()));
+                } catch (ExecutionException error) {
+                    if (!(error.getCause() instanceof ServerError)) throw error;
+                    done.put("reply", new JSONObject().put("error", error.getCause().getMessage()));
+                }
+            }
             case "ping" -> {
+                if (server != null) break;
                 try (Jedis own = new Jedis(URI.create(url))) {
                     own.ping();
                 }
@@ -215,6 +240,13 @@ public final class Agent {
             default -> throw new IllegalArgumentException(request.toString());
         }
         return done;
+    }
+
+    /** A reply of the server in memory, as JSON has it. */
+    private static Object json(Object reply) {
+        if (reply == null) return JSONObject.NULL;
+        if (reply instanceof byte[] raw) return new String(raw, UTF_8);
+        return reply instanceof List<?> items ? new JSONArray(items.stream().map(Agent::json).toList()) : reply;
     }
 
     /** How many threads there are, but for those of Lettuce: its pool has as many as processors, and starts them late. */

@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Queue;
 import java.util.Set;
@@ -27,6 +28,7 @@ final class FakeLocks {
     private static final long AWAY_MS = 2_000;
 
     private static final long LEASE_MS = 30_000;
+    private static final String WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
     /** What an owner has of a key. */
     private static final class Hold {
@@ -35,13 +37,23 @@ final class FakeLocks {
         boolean isReader;
         long shares;
         long fence;
+        long began;
         long end;
         @Nullable String note;
         /** The place of which it is an offer: its owner does not know yet. */
         @Nullable Place offer;
 
-        Hold(String owner) {
+        Hold(String owner, long began) {
             this.owner = owner;
+            this.began = began;
+        }
+
+        String mode() {
+            return isWriter ? "write" : "read";
+        }
+
+        long reads() {
+            return Math.max(shares, isReader ? 1 : 0);
         }
     }
 
@@ -73,12 +85,18 @@ final class FakeLocks {
     final Queue<Runnable> answers = new ConcurrentLinkedQueue<>();
 
     final Map<String, Long> calls = new HashMap<>();
-    Function<List<String>, @Nullable Object> guarded = command -> "OK".getBytes(UTF_8);
+    /** What answers guarded commands; without it they run here. */
+    @Nullable Function<List<String>, @Nullable Object> guarded;
+
     private final LongSupplier clock;
     private final BiConsumer<String, String> publish;
     private final Map<String, Map<String, Hold>> holds = new HashMap<>();
+    private final Map<String, String> strings = new HashMap<>();
     /** In the order in which they came. */
     private final List<Place> places = new ArrayList<>();
+
+    /** How many waits began. */
+    private long queued;
 
     private long lastFence = System.currentTimeMillis() * 1_000;
 
@@ -120,15 +138,52 @@ final class FakeLocks {
             }
             case "LOCK.GUARD" -> guard(words);
             case "LOCK.INFO" -> info(words.get(1));
-            case "DEL" -> lose(words.get(1));
-            case "FLUSHALL" -> {
-                List.copyOf(holds.keySet()).forEach(this::lose);
-                yield "OK".getBytes(UTF_8);
+            case "LOCK.BREAK" -> {
+                long count = holdersOf(words.get(1)).size();
+                holds.remove(words.get(1));
+                yield count;
             }
-            case "PING" -> "PONG".getBytes(UTF_8);
-            case "HELLO" -> List.of("mode".getBytes(UTF_8), "standalone".getBytes(UTF_8));
+            case "PING" -> text("PONG");
+            case "HELLO" -> List.of(text("mode"), text("standalone"));
+            case "INFO" -> text(figures());
+            default -> data(command, words.subList(1, words.size()));
+        };
+    }
+
+    private @Nullable Object data(String command, List<String> words) {
+        return switch (command) {
+            case "DEL" -> words.stream().filter(this::lose).count();
+            case "EXISTS" -> words.stream().filter(key -> holds.containsKey(key) || strings.containsKey(key)).count();
+            case "GET" -> {
+                if (holds.containsKey(words.get(0))) throw new ServerError(WRONG_TYPE);
+                String value = strings.get(words.get(0));
+                yield value == null ? null : text(value);
+            }
+            case "SET" -> {
+                lose(words.get(0));
+                strings.put(words.get(0), words.get(1));
+                yield text("OK");
+            }
+            case "FLUSHALL" -> {
+                holds.clear();
+                strings.clear();
+                yield text("OK");
+            }
             default -> throw new ServerError("ERR unknown command '" + command + "'");
         };
+    }
+
+    private void checkTypes(Collection<String> keys) {
+        if (keys.stream().anyMatch(strings::containsKey)) throw new ServerError(WRONG_TYPE);
+    }
+
+    /** What INFO says. */
+    private String figures() {
+        StringBuilder lines = new StringBuilder("redis_mode:standalone\r\n");
+        lines.append("lock_queued:").append(queued).append("\r\n");
+        calls.forEach((command, count) -> lines.append("cmdstat_").append(command.toLowerCase(Locale.ROOT)).append(":calls=")
+                .append(count).append("\r\n"));
+        return lines.toString();
     }
 
     private Place parse(List<String> words) {
@@ -159,7 +214,8 @@ final class FakeLocks {
             String value = words.get(at + 1);
             switch (words.get(at)) {
                 case "PX" -> asked.lease = Long.parseLong(value);
-                case "BLOCK" -> asked.block = Long.parseLong(value);
+                // 0 is for ever.
+                case "BLOCK" -> asked.block = value.equals("0") ? NEVER : Long.parseLong(value);
                 case "QUEUE" -> asked.queue = Long.parseLong(value);
                 case "NOTIFY" -> asked.channel = value;
                 case "NOTE" -> asked.note = value;
@@ -172,6 +228,7 @@ final class FakeLocks {
     }
 
     private CompletableFuture<@Nullable Object> acquire(Place asked, @Nullable Object connection) {
+        checkTypes(asked.keys);
         Place standing = places.stream()
                 .filter(place -> place.owner.equals(asked.owner) && place.keys.equals(asked.keys))
                 .findFirst()
@@ -191,6 +248,7 @@ final class FakeLocks {
         }
         asked.began = clock.getAsLong();
         if (standing == null) {
+            queued += 1;
             places.add(asked);
         } else {
             // The later request has the place.
@@ -208,7 +266,7 @@ final class FakeLocks {
             return CompletableFuture.completedFuture(null);
         }
         place.client = new CompletableFuture<>();
-        place.blockEnd = clock.getAsLong() + place.block;
+        place.blockEnd = place.block == NEVER ? NEVER : clock.getAsLong() + place.block;
         return place.client;
     }
 
@@ -241,7 +299,7 @@ final class FakeLocks {
         List<Object> fences = new ArrayList<>();
         long now = clock.getAsLong();
         for (String key : asked.keys) {
-            Hold hold = holds.computeIfAbsent(key, none -> new LinkedHashMap<>()).computeIfAbsent(asked.owner, Hold::new);
+            Hold hold = holds.computeIfAbsent(key, none -> new LinkedHashMap<>()).computeIfAbsent(asked.owner, owner -> new Hold(owner, now));
             if (hold.fence == 0) {
                 lastFence = Math.max(lastFence + 1, System.currentTimeMillis() * 1_000);
                 hold.fence = lastFence;
@@ -282,6 +340,7 @@ final class FakeLocks {
 
     /** What the owner holds there, if the fence is right where one is named. */
     private @Nullable Hold held(String key, String owner, List<String> words) {
+        checkTypes(List.of(key));
         Hold hold = holdersOf(key).get(owner);
         if (hold == null || hold.offer != null) return null;
         long fence = option(words, "FENCE");
@@ -303,12 +362,17 @@ final class FakeLocks {
     }
 
     private @Nullable Object guard(List<String> words) {
+        checkTypes(List.of(words.get(1)));
         Hold hold = holdersOf(words.get(1)).get(words.get(2));
         boolean isHeld = hold != null && hold.isWriter && hold.offer == null && hold.fence == Long.parseLong(words.get(3));
-        return isHeld ? Arrays.asList(1L, guarded.apply(words.subList(4, words.size()))) : null;
+        if (!isHeld) return null;
+        List<String> command = words.subList(4, words.size());
+        Object reply = guarded == null ? data(command.get(0), command.subList(1, command.size())) : guarded.apply(command);
+        return Arrays.asList(1L, reply);
     }
 
     private @Nullable Object release(Collection<String> keys, String owner, List<String> words) {
+        checkTypes(keys);
         long fence = option(words, "FENCE");
         if (fence == 0 && !words.contains("WRITE")) {
             places.removeIf(place -> {
@@ -335,8 +399,9 @@ final class FakeLocks {
         if (all.isEmpty()) holds.remove(key);
     }
 
-    private Long lose(String key) {
-        return holds.remove(key) == null ? 0L : 1L;
+    /** True if there was something. */
+    private boolean lose(String key) {
+        return holds.remove(key) != null | strings.remove(key) != null;
     }
 
     /** What waited there is kept for a while: its process may be dead. */
@@ -400,29 +465,53 @@ final class FakeLocks {
     }
 
     private @Nullable Object info(String key) {
-        long now = clock.getAsLong();
+        checkTypes(List.of(key));
         Collection<Hold> all = holdersOf(key).values();
-        List<Object> waiters = new ArrayList<>();
-        for (Place place : places) {
-            if (place.keys.contains(key)) waiters.add(List.of(text("owner"), text(place.owner), text("waited_ms"), now - place.began));
-        }
+        List<List<Object>> waiters = places.stream().filter(place -> place.keys.contains(key)).map(this::shown).toList();
         if (all.isEmpty() && waiters.isEmpty()) return null;
-        List<Object> holders = new ArrayList<>();
-        long fence = 0;
-        long shares = 0;
-        boolean isWrite = false;
-        for (Hold hold : all) {
-            holders.add(Arrays.asList(
-                    text("owner"), text(hold.owner), text("fence"), hold.fence, text("ttl_ms"), hold.end - now, text("note"),
-                    hold.note == null ? null : text(hold.note)));
-            fence = Math.max(fence, hold.fence);
-            shares += hold.shares;
-            isWrite |= hold.isWriter;
-        }
-        long waiting = waiters.size();
-        return List.of(
-                text("mode"), text(isWrite ? "write" : "read"), text("fence"), fence, text("shares"), shares, text("holding"),
-                (long) holders.size(), text("holders"), holders, text("waiting"), waiting, text("waiters"), waiters);
+        String mode = all.stream().anyMatch(hold -> hold.isWriter) ? "write" : "read";
+        return fields(
+                "mode", all.isEmpty() ? null : text(mode),
+                "fence", all.isEmpty() ? null : all.stream().mapToLong(hold -> hold.fence).max().getAsLong(),
+                "shares", all.stream().mapToLong(Hold::reads).sum(),
+                "holding", (long) all.size(),
+                "holders", all.stream().map(this::shown).toList(),
+                "waiting", (long) waiters.size(),
+                "waiters", waiters);
+    }
+
+    private List<Object> shown(Hold hold) {
+        long now = clock.getAsLong();
+        return fields(
+                "owner", text(hold.owner),
+                "mode", text(hold.mode()),
+                "reads", hold.reads(),
+                "writes", hold.isWriter ? 1L : 0L,
+                "fence", hold.fence,
+                "ttl_ms", hold.end - now,
+                "held_ms", now - hold.began,
+                "offered", hold.offer == null ? 0L : 1L,
+                "session", null,
+                "client", null,
+                "note", hold.note == null ? null : text(hold.note));
+    }
+
+    private List<Object> shown(Place place) {
+        long now = clock.getAsLong();
+        boolean isPlace = place.client == null;
+        return fields(
+                "owner", text(place.owner),
+                "mode", text(place.isWriter ? "write" : "read"),
+                "waited_ms", now - place.began,
+                "left_ms", place.blockEnd == NEVER ? null : place.blockEnd - now,
+                "queue_left_ms", isPlace ? place.end - now : null,
+                "client", isPlace ? null : (long) System.identityHashCode(place.connection));
+    }
+
+    /** Names and values, one after the other. */
+    private static List<Object> fields(@Nullable Object... pairs) {
+        for (int at = 0; at < pairs.length; at += 2) pairs[at] = text((String) pairs[at]);
+        return Arrays.asList(pairs);
     }
 
     private static byte[] text(String word) {

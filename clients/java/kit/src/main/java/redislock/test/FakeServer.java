@@ -131,7 +131,7 @@ public final class FakeServer implements AutoCloseable {
     /**
      * Sets what {@link redislock.Hold#guard} answers.
      *
-     * @param reply of a command's words; without it that is {@code OK}
+     * @param reply of a command's words; without it DEL, EXISTS, GET and SET run, and nothing else
      */
     public void guarded(Function<List<String>, @Nullable Object> reply) {
         locked(() -> {
@@ -141,7 +141,7 @@ public final class FakeServer implements AutoCloseable {
     }
 
     /**
-     * Answers a command as to another client: {@code LOCK.*}, DEL, FLUSHALL.
+     * Answers a command as to another client: {@code LOCK.*}, DEL, EXISTS, GET, SET, FLUSHALL, INFO.
      *
      * @param words the command
      * @return the reply: {@code byte[]}, {@code Long}, {@code List}, or null. One that would wait is answered null
