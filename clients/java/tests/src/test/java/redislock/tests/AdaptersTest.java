@@ -12,8 +12,8 @@ import java.util.ConcurrentModificationException;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.Executors;
-import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import net.javacrumbs.shedlock.core.DefaultLockingTaskExecutor;
@@ -26,12 +26,10 @@ import net.javacrumbs.shedlock.support.LockException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.extension.RegisterExtension;
 import org.springframework.integration.leader.Context;
 import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
 import org.springframework.integration.support.locks.DistributedLock;
-import redis.clients.jedis.Jedis;
 import redislock.Hold;
 import redislock.LockListener;
 import redislock.LockLostException;
@@ -39,15 +37,16 @@ import redislock.RedisLocks;
 import redislock.micrometer.LockMeters;
 import redislock.shedlock.RedisLockProvider;
 import redislock.spring.RedisLockRegistry;
-import redislock.test.LockServer;
+import redislock.test.FakeServer;
 
-/** The adapters over the libraries that they are for, on a real server. The lock is broken during the job of each. */
+/**
+ * The adapters over the libraries that they are for. The lock is broken during the job of each: the clock goes on by a third
+ * of the lease, and by nothing else.
+ */
 class AdaptersTest {
-    @RegisterExtension
-    static final LockServer SERVER = Server.of();
-
     private static final Duration SECOND = Duration.ofSeconds(1);
-    private static final Duration LEASE = Duration.ofSeconds(6);
+    private static final Duration LEASE = Duration.ofMinutes(30);
+    private final FakeServer server = new FakeServer();
     private final CompletableFuture<Hold.Loss> lost = new CompletableFuture<>();
     private final SimpleMeterRegistry figures = new SimpleMeterRegistry();
     private RedisLocks locks;
@@ -78,21 +77,21 @@ class AdaptersTest {
                 lost.complete(why);
             }
         };
-        locks = Server.builder(Library.LETTUCE, SERVER.url()).lease(LEASE).listener(listener).build();
-        others = Server.builder(Library.JEDIS, SERVER.url()).lease(LEASE).build();
+        locks = RedisLocks.builder(server.transport()).lease(LEASE).listener(listener).build();
+        others = RedisLocks.builder(server.transport()).lease(LEASE).build();
     }
 
     @AfterEach
     void close() {
         locks.close();
         others.close();
-        ask("FLUSHALL");
+        server.close();
     }
 
-    private static Object ask(String... words) {
-        try (Jedis jedis = new Jedis("127.0.0.1", SERVER.port(), 10_000)) {
-            return Server.ask(jedis, words);
-        }
+    /** An operator breaks it, and the holder's next renewal is due. */
+    private void breakLock(String key) {
+        server.lose(key);
+        server.advance(LEASE.dividedBy(3).plusMillis(1));
     }
 
     private static LockConfiguration job(Duration most, Duration least) {
@@ -101,7 +100,7 @@ class AdaptersTest {
 
     @Test
     void shedlock_runs_a_job_once_and_keeps_its_lock_for_the_least_time() throws Exception {
-        Duration least = Duration.ofMillis(700);
+        Duration least = Duration.ofMinutes(1);
         DefaultLockingTaskExecutor executor = new DefaultLockingTaskExecutor(new RedisLockProvider(locks));
         RedisLockProvider elsewhere = new RedisLockProvider(others);
         AtomicInteger runs = new AtomicInteger();
@@ -111,11 +110,11 @@ class AdaptersTest {
                     runs.incrementAndGet();
                     assertEquals(Optional.empty(), elsewhere.lock(job(Duration.ofMinutes(1), Duration.ZERO)));
                 },
-                job(Duration.ofMinutes(1), least));
+                job(LEASE, least));
         assertEquals(1, runs.get());
         // It was faster than the least time.
         assertEquals(Optional.empty(), elsewhere.lock(job(Duration.ofMinutes(1), Duration.ZERO)));
-        Server.await("the end of the least time", () -> locks.info("shedlock:report").isEmpty());
+        server.advance(least);
         elsewhere.lock(job(Duration.ofMinutes(1), Duration.ZERO)).orElseThrow().unlock();
         assertTrue(locks.info("shedlock:report").isEmpty());
     }
@@ -123,9 +122,15 @@ class AdaptersTest {
     @Test
     void shedlock_holds_a_lock_for_its_longest_time_and_no_longer() throws Exception {
         RedisLockProvider provider = new RedisLockProvider(locks);
-        SimpleLock lock = provider.lock(job(Duration.ofMillis(1_500), Duration.ZERO)).orElseThrow();
-        assertEquals(Hold.Loss.MAX, lost.get(20, TimeUnit.SECONDS));
-        Server.await("the end on the server", () -> others.info("shedlock:report").isEmpty());
+        SimpleLock lock = provider.lock(job(LEASE, Duration.ZERO)).orElseThrow();
+        server.advance(LEASE.dividedBy(2));
+        Server.await("the renewal", () -> server.calls("LOCK.EXTEND") == 1);
+        assertFalse(lost.isDone());
+        server.advance(LEASE.dividedBy(2));
+        assertEquals(Hold.Loss.MAX, lost.get(60, TimeUnit.SECONDS));
+        // On the server it ends a hundredth later: so much may two clocks differ by.
+        server.advance(LEASE.dividedBy(50));
+        assertTrue(others.info("shedlock:report").isEmpty());
         // Too late is no error, but a line in the log.
         lock.unlock();
     }
@@ -138,7 +143,7 @@ class AdaptersTest {
         Runnable work = () -> {
             LockExtender.extendActiveLock(Duration.ofMinutes(10), Duration.ZERO);
             assertTrue(others.info("shedlock:report").isPresent());
-            ask("LOCK.BREAK", "shedlock:report");
+            server.lose("shedlock:report");
             told.complete(assertThrows(
                     LockExtender.LockCanNotBeExtendedException.class,
                     () -> LockExtender.extendActiveLock(Duration.ofMinutes(10), Duration.ZERO)));
@@ -148,19 +153,54 @@ class AdaptersTest {
                 IllegalStateException.class,
                 () -> executor.executeWithLock(work, job(Duration.ofMinutes(5), Duration.ZERO)));
         assertTrue(told.isDone());
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(20, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
     }
 
     @Test
-    void shedlocks_keep_alive_outlasts_the_longest_time() throws Exception {
-        ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor();
+    void shedlock_goes_on_with_a_job_whose_lock_is_broken_and_the_listener_is_told() throws Exception {
+        DefaultLockingTaskExecutor executor = new DefaultLockingTaskExecutor(new RedisLockProvider(locks));
+        CompletableFuture<Hold.Loss> told = new CompletableFuture<>();
+        executor.executeWithLock(
+                (Runnable) () -> {
+                    breakLock("shedlock:report");
+                    told.complete(lost.orTimeout(60, TimeUnit.SECONDS).join());
+                },
+                job(LEASE, Duration.ZERO));
+        assertEquals(Hold.Loss.TAKEN_AWAY, told.getNow(null));
+    }
+
+    /** A timer whose one task runs when the test says so. */
+    private static final class Timer extends ScheduledThreadPoolExecutor {
+        private final CompletableFuture<Runnable> task = new CompletableFuture<>();
+
+        Timer() {
+            super(1);
+        }
+
+        @Override
+        public ScheduledFuture<?> scheduleAtFixedRate(Runnable command, long delay, long period, TimeUnit unit) {
+            task.complete(command);
+            return super.schedule(() -> {}, 1, TimeUnit.DAYS);
+        }
+    }
+
+    @Test
+    void shedlocks_keep_alive_outlasts_the_longest_time_until_the_lock_is_broken() throws Exception {
+        Timer timer = new Timer();
         try {
-            // It asks for half a minute at least, and extends in the middle of it.
             KeepAliveLockProvider provider = new KeepAliveLockProvider(new RedisLockProvider(locks), timer);
-            SimpleLock lock = provider.lock(job(Duration.ofSeconds(30), Duration.ZERO)).orElseThrow();
+            SimpleLock lock = provider.lock(job(LEASE, Duration.ZERO)).orElseThrow();
+            for (int halves = 0; halves < 4; halves += 1) {
+                server.advance(LEASE.dividedBy(2));
+                timer.task.join().run();
+            }
             assertTrue(others.info("shedlock:report").isPresent());
-            lock.unlock();
-            assertTrue(others.info("shedlock:report").isEmpty());
+            assertFalse(lost.isDone());
+            breakLock("shedlock:report");
+            assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
+            timer.task.join().run();
+            assertTrue(others.info("shedlock:report").isEmpty(), "it does not take it again");
+            assertThrows(IllegalStateException.class, lock::unlock);
         } finally {
             timer.shutdownNow();
         }
@@ -168,7 +208,7 @@ class AdaptersTest {
 
     @Test
     void shedlock_is_told_that_the_server_could_not_be_asked() {
-        ask("SET", "shedlock:report", "text");
+        server.ask("SET", "shedlock:report", "text");
         assertThrows(LockException.class, () -> new RedisLockProvider(locks).lock(job(SECOND, Duration.ZERO)));
     }
 
@@ -195,8 +235,8 @@ class AdaptersTest {
         RedisLockRegistry registry = new RedisLockRegistry(locks, "registry:");
         DistributedLock lock = registry.obtain("k");
         lock.lock();
-        ask("LOCK.BREAK", "registry:k");
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(20, TimeUnit.SECONDS));
+        breakLock("registry:k");
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
         assertThrows(LockLostException.class, lock::lock);
         assertThrows(ConcurrentModificationException.class, lock::unlock);
         assertTrue(registry.obtain("k").tryLock());
@@ -237,15 +277,15 @@ class AdaptersTest {
         Candidate first = new Candidate("first");
         Candidate second = new Candidate("second");
         LockRegistryLeaderInitiator one = initiator(locks, first);
-        assertTrue(first.granted.await(30, TimeUnit.SECONDS));
+        assertTrue(first.granted.await(60, TimeUnit.SECONDS));
         LockRegistryLeaderInitiator two = initiator(others, second);
         assertFalse(two.getContext().isLeader());
-        ask("LOCK.BREAK", "registry:leader");
-        assertTrue(first.revoked.await(30, TimeUnit.SECONDS));
-        assertTrue(lost.isDone());
+        breakLock("registry:leader");
+        assertTrue(first.revoked.await(60, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
         // One of both leads now.
         one.destroy();
-        assertTrue(second.granted.await(30, TimeUnit.SECONDS));
+        assertTrue(second.granted.await(60, TimeUnit.SECONDS));
         two.destroy();
     }
 
@@ -257,8 +297,8 @@ class AdaptersTest {
             assertTrue(other.isValid());
         }
         Hold hold = locks.exclusive("secret key").acquire();
-        ask("LOCK.BREAK", "secret key");
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(20, TimeUnit.SECONDS));
+        breakLock("secret key");
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
         assertThrows(LockLostException.class, hold::close);
         Server.await("all figures", () -> figures.get("redis.lock.held").timer().count() == 1
                 && figures.get("redis.lock.wait").timer().count() == 2);

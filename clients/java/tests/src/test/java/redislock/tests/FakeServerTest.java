@@ -132,4 +132,35 @@ class FakeServerTest {
             assertEquals(Optional.empty(), locks.info("s"));
         }
     }
+
+    @Test
+    void many_holds_are_renewed_once_each_third_of_the_lease_on_one_connection() throws Exception {
+        int count = 450;
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server)) {
+            List<Hold> holds = new ArrayList<>();
+            for (int key = 0; key < count; key += 1) holds.add(locks.exclusive("k" + key).acquire());
+            for (int third = 1; third <= 6; third += 1) {
+                server.advance(LEASE.dividedBy(3).plusMillis(1));
+                long renewed = (long) third * count;
+                Server.await("the renewals", () -> server.calls("LOCK.EXTEND") >= renewed);
+                assertEquals(renewed, server.calls("LOCK.EXTEND"));
+            }
+            assertTrue(holds.stream().allMatch(Hold::isValid));
+            assertEquals(1, server.connections());
+        }
+    }
+
+    @Test
+    void a_guarded_write_is_seen_and_one_over_a_lock_is_its_loss() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server)) {
+            Hold hold = locks.exclusive("k").acquire();
+            hold.guard("SET", "data", "v");
+            assertEquals(1L, server.ask("EXISTS", "data", "none"));
+            server.ask("SET", "k", "text");
+            assertThrows(LockLostException.class, hold::close);
+            assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
+        }
+    }
 }
