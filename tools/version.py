@@ -58,6 +58,7 @@ REPEATED = [
     *(("fuzz/Cargo.lock", rf'^name = "{name}"\nversion = "(.*)"$', str) for name in FUZZED),
     ("clients/python/redis_lock_client/__init__.py", r'^__version__ = "(.*)"$', python),
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
+    ("clients/java/README.md", r"^  <version>(.*)</version>$", str),
     ("contrib/kubernetes/redis-lock.yaml", r"^ *image: redis-lock:(.*)$", str),
     *(
         (f"clients/java/{folder}pom.xml", r"-parent</artifactId>\n *<version>(.*)</version>$", str)
