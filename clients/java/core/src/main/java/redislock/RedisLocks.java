@@ -58,6 +58,15 @@ public interface RedisLocks extends AutoCloseable {
         Builder maxBlockingConnections(int count);
 
         /**
+         * Sets whether clients with another kind of lock may hold the same keys, as strings or hashes. Such a lock then counts
+         * as held by others, and waits ask each second. Otherwise it is a {@link LockUnavailableException} at once.
+         *
+         * @param areThere false unless it is set
+         * @return this builder
+         */
+        Builder oldClients(boolean areThere);
+
+        /**
          * Sets who is told what happens.
          *
          * @param listener called on the executor

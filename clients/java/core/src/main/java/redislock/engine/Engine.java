@@ -16,6 +16,8 @@ final class Engine {
     final Troubles troubles;
     final Renewer renewer;
     final Notices notices;
+    /** True if something else on a key is a lock of others. */
+    final boolean hasOldClients;
     /** Waits that are not over. */
     final Set<Wait> waits = ConcurrentHashMap.newKeySet();
 
@@ -24,7 +26,8 @@ final class Engine {
 
     volatile boolean isClosed;
 
-    Engine(Clock clock, Callbacks callbacks, redislock.spi.Transport transport, int maxBlocking, String prefix) {
+    Engine(Clock clock, Callbacks callbacks, redislock.spi.Transport transport, int maxBlocking, boolean hasOldClients, String prefix) {
+        this.hasOldClients = hasOldClients;
         this.clock = clock;
         this.callbacks = callbacks;
         this.wire = new Wire(transport, alarm, maxBlocking);

@@ -15,6 +15,7 @@ public final class EngineBuilder implements RedisLocks.Builder {
     private long lease = Times.LEASE;
     private String prefix = "";
     private int maxBlocking = 32;
+    private boolean hasOldClients;
     private @Nullable LockListener listener;
     private @Nullable Executor executor;
 
@@ -49,6 +50,12 @@ public final class EngineBuilder implements RedisLocks.Builder {
     }
 
     @Override
+    public RedisLocks.Builder oldClients(boolean areThere) {
+        hasOldClients = areThere;
+        return this;
+    }
+
+    @Override
     public RedisLocks.Builder listener(LockListener told) {
         listener = requireNonNull(told, "listener");
         return this;
@@ -63,7 +70,7 @@ public final class EngineBuilder implements RedisLocks.Builder {
     @Override
     public RedisLocks build() {
         Callbacks callbacks = new Callbacks(listener, executor);
-        Engine engine = new Engine(transport.clock(), callbacks, transport, maxBlocking, prefix);
+        Engine engine = new Engine(transport.clock(), callbacks, transport, maxBlocking, hasOldClients, prefix);
         engine.wire.warm();
         return new Locks(engine, transport, lease, prefix);
     }

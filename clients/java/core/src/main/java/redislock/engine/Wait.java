@@ -148,6 +148,11 @@ final class Wait {
             return CompletableFuture.completedFuture(null);
         }
         if (isWithout(failure)) return CompletableFuture.completedFuture(null);
+        if (engine.hasOldClients && Errors.code(failure).equals("WRONGTYPE")) {
+            if (left() > 0) return engine.alarm.pause(Math.min(Times.jittered(Times.POLL), left()));
+            refuse(null);
+            return CompletableFuture.completedFuture(null);
+        }
         engine.troubles.failed(failure);
         idle = pauseAfter(failure);
         if (idle == Times.FOR_EVER || left() <= 0 && idle != AT_ONCE) {

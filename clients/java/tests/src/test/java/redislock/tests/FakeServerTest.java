@@ -152,6 +152,20 @@ class FakeServerTest {
     }
 
     @Test
+    void a_lock_of_old_clients_is_held_by_others_while_there_may_be_some() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = RedisLocks.builder(server.transport()).oldClients(true).build()) {
+            server.ask("SET", "k", "of an old client");
+            assertEquals(Optional.empty(), locks.exclusive("k").tryAcquire(Duration.ZERO));
+            assertEquals(Optional.empty(), locks.exclusive("k").tryAcquire(Duration.ofMillis(20)));
+            CompletableFuture<Hold> next = locks.exclusive("k").acquireAsync();
+            assertFalse(next.isDone());
+            server.ask("DEL", "k");
+            next.get(60, TimeUnit.SECONDS).close();
+        }
+    }
+
+    @Test
     void a_guarded_write_is_seen_and_one_over_a_lock_is_its_loss() throws Exception {
         try (FakeServer server = new FakeServer();
                 RedisLocks locks = over(server)) {
