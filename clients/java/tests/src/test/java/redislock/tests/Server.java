@@ -6,7 +6,6 @@ import io.lettuce.core.RedisURI;
 import java.net.URI;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.List;
 import java.util.Optional;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
@@ -118,17 +117,6 @@ final class Server implements Backend, AutoCloseable {
     long number(String name) {
         return text("INFO", "lock").lines().filter(line -> line.startsWith(name + ":")).findFirst()
                 .map(line -> Long.parseLong(line.substring(name.length() + 1))).orElse(0L);
-    }
-
-    /** How many connections have a subscription. */
-    long subscribers() {
-        return text("CLIENT", "LIST", "TYPE", "pubsub").lines().filter(line -> line.contains(" sub=1 ")).count();
-    }
-
-    /** The one channel that somebody has subscribed to. */
-    String channel() {
-        List<?> channels = (List<?>) ask("PUBSUB", "CHANNELS");
-        return new String((byte[]) channels.get(0), UTF_8);
     }
 
     static void await(String what, BooleanSupplier isSo) {
