@@ -90,8 +90,12 @@ const NODE_MARGIN: Duration = Duration::from_millis(2);
 /// Until when an owner may believe that it holds a lock: counted from when it *sent* the request, since the server
 /// began to count later than that. One per cent less, since two clocks do not run at one speed.
 pub(crate) fn valid_until(sent: Moment, lease: Duration) -> Moment {
-    let margin = (lease / 100).max(MARGIN_MIN);
-    sent + lease.saturating_sub(margin)
+    sent + lease.saturating_sub(margin(lease))
+}
+
+/// How much longer than an owner may believe a lease of this length lasts at the server.
+pub(crate) fn margin(lease: Duration) -> Duration {
+    (lease / 100).max(MARGIN_MIN)
 }
 
 /// The same for a lock at several servers, whose clocks are read in whole milliseconds each.

@@ -1,12 +1,13 @@
 //! A lock that is held: until when that is sure, and whether it was lost. Loss is final. Sends nothing: others tell it
 //! what the server said.
 
-use crate::clock::{LOOK, Moment, valid_until};
+use crate::clock::{LOOK, Moment, margin, renewal_interval, valid_until};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::sync::{Caller, Watched, here};
 use crate::trouble::Trouble;
+use redis::Cmd;
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     /// One for each key.
     pub(crate) fences: Vec<u64>,
+    /// When it is lost, however often it is renewed.
+    ends: Option<Moment>,
     /// A process that was forked has the memory, but not the lock.
     pid: u32,
     trouble: OnceLock<Trouble>,
@@ -41,14 +44,15 @@ impl Hold {
     /// What a request that was sent at this time was granted.
     pub(crate) fn new(terms: Terms, owner: Owner, fences: Vec<u64>, sent: Moment) -> Hold {
         let until = valid_until(sent, terms.lasts());
-        Hold::until(terms, owner, fences, until)
+        let ends = terms.max.map(|max| sent + max);
+        Hold { ends, ..Hold::until(terms, owner, fences, until) }
     }
 
     /// What was granted until this moment.
     pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
         let state = State { valid_until, stage: Stage::Held };
         let (pid, trouble) = (std::process::id(), OnceLock::new());
-        Hold { terms, owner, fences, pid, trouble, state: Watched::new(state) }
+        Hold { terms, owner, fences, ends: None, pid, trouble, state: Watched::new(state) }
     }
 
     /// Tells of renewals that fail, and of its loss.
@@ -70,6 +74,20 @@ impl Hold {
         let mut described = f.debug_struct(name);
         described.field("keys", &keys).field("owner", &self.owner).field("fences", &self.fences);
         described.field("lost", &self.is_lost()).finish()
+    }
+
+    /// Renews the lease of each key, but not beyond its end.
+    pub(crate) fn extend(&self) -> Vec<Cmd> {
+        let Some(end) = self.ends else { return self.terms.extend(&self.owner, &self.fences) };
+        let lease = self.terms.lease.min(end.left() + margin(self.terms.lease));
+        let session = self.terms.session.map(|session| session.min(lease));
+        Terms { lease, session, ..self.terms.clone() }.extend(&self.owner, &self.fences)
+    }
+
+    /// When it is to be renewed after a renewal that was sent then. At its end it is not: it is seen to be lost.
+    pub(crate) fn due_after(&self, sent: Moment) -> Moment {
+        let due = sent + renewal_interval(self.terms.lasts());
+        self.ends.map_or(due, |end| due.min(end))
     }
 
     /// Until when nobody else holds it, as far as is known.
@@ -125,6 +143,7 @@ impl Hold {
     pub(crate) fn extended(&self, sent: Moment) {
         if !self.is_over() {
             let until = valid_until(sent, self.terms.lasts());
+            let until = self.ends.map_or(until, |end| until.min(end));
             let mut state = self.state.lock();
             state.valid_until = state.valid_until.max(until);
             self.state.notify();
@@ -221,6 +240,20 @@ mod tests {
         assert_eq!(held.valid_until(), later + Duration::from_millis(29_700));
         held.extended(long_ago());
         assert!(held.valid_until() > first && !held.is_lost());
+    }
+
+    #[test]
+    fn a_maximum_bounds_what_is_renewed_and_what_is_believed() {
+        let terms = Terms { lease: LEASE, max: Some(LEASE * 2), ..Terms::new(vec![b"k".to_vec()]) };
+        let sent = Moment::from_boot(Moment::now().since_boot().saturating_sub(LEASE * 3 / 2));
+        let held = Hold::new(terms, Owner::new(), vec![7], sent);
+        let renewal = String::from_utf8(held.extend()[0].get_packed_command()).expect("text");
+        let left = renewal.split("\r\n").skip_while(|word| *word != "PX").nth(2).and_then(|ms| ms.parse().ok());
+        // All the rest of it, and what the server's clock may be slower.
+        assert!(left.is_some_and(|ms: u64| (1..=15_300).contains(&ms)), "{renewal:?}");
+        held.extended(Moment::now());
+        assert!(held.valid_until() <= sent + LEASE * 2);
+        assert_eq!(held.due_after(Moment::now() + LEASE), sent + LEASE * 2);
     }
 
     #[test]

@@ -52,6 +52,13 @@ impl Lock {
         self
     }
 
+    /// How long it is held at most, from when it was asked for: it is renewed until then and no further, and then lost.
+    /// So work that never ends keeps nobody out. At least the lease; not for a quorum.
+    pub fn max(mut self, time: Duration) -> Lock {
+        self.terms.max = Some(time);
+        self
+    }
+
     /// Shares the lock with all others that do: many readers, or one writer.
     pub fn shared(mut self) -> Lock {
         self.terms.shared = true;

@@ -70,7 +70,7 @@ impl OneServer {
             return Ok(false);
         }
         let sent = Moment::now();
-        let requests = hold.terms.extend(&hold.owner, &hold.fences);
+        let requests = hold.extend();
         if self.holds(caller, hold, requests, renewal_limit(hold.terms.lasts())).await? {
             hold.extended(sent);
         }

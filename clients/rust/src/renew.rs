@@ -2,7 +2,7 @@
 
 use crate::backoff::Backoff;
 use crate::channel::Failure;
-use crate::clock::{Moment, renewal_interval, renewal_limit};
+use crate::clock::{Moment, renewal_limit};
 use crate::error::{Error, was_cut};
 use crate::hold::Hold;
 use crate::trouble::Told;
@@ -29,7 +29,7 @@ impl Renewal {
     }
 
     pub(crate) fn due(&self) -> Moment {
-        self.sent + renewal_interval(self.hold.terms.lasts())
+        self.hold.due_after(self.sent)
     }
 
     /// How long an attempt may take.
@@ -38,7 +38,7 @@ impl Renewal {
     }
 
     pub(crate) fn requests(&self) -> Vec<Cmd> {
-        self.hold.terms.extend(&self.hold.owner, &self.hold.fences)
+        self.hold.extend()
     }
 
     /// Hears of the replies to an attempt that was sent then. The next one, and when it is due; None after a loss.

@@ -16,6 +16,8 @@ pub(crate) struct Terms {
     pub(crate) limit: Option<u32>,
     pub(crate) take: u32,
     pub(crate) lease: Duration,
+    /// How long it is held at most.
+    pub(crate) max: Option<Duration>,
     pub(crate) session: Option<Duration>,
     pub(crate) note: Option<String>,
 }
@@ -33,7 +35,7 @@ pub(crate) enum Queue<'a> {
 
 impl Terms {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Terms {
-        Terms { keys, shared: false, limit: None, take: 1, lease: LEASE, session: None, note: None }
+        Terms { keys, shared: false, limit: None, take: 1, lease: LEASE, max: None, session: None, note: None }
     }
 
     /// Refuses what the server would refuse, or what cannot be kept alive.
@@ -44,6 +46,7 @@ impl Terms {
             _ if self.keys.is_empty() => refused("no key is given"),
             _ if self.lease < LEASE_MIN => refused("lease must be at least 1 s"),
             _ if self.session.is_some_and(|session| session < LEASE_MIN) => refused("session must be at least 1 s"),
+            _ if self.max.is_some_and(|max| max < self.lasts()) => refused("max must be at least the lease"),
             _ if counts && self.shared => refused("shared and limit exclude each other"),
             _ if counts && self.keys.len() > 1 => refused("limit is for one key"),
             Terms { limit: None, take, .. } if *take != 1 => refused("take needs a limit"),
@@ -61,6 +64,7 @@ impl Terms {
             _ if self.limit.is_some() => {
                 Err(Error::Refused("a quorum has no limit: it is taken alone or shared".into()))
             }
+            _ if self.max.is_some() => Err(Error::Refused("a quorum has no max".into())),
             _ if self.keys.len() != 1 => Err(Error::Refused("a quorum takes one key at a time".into())),
             _ => Ok(()),
         }
@@ -324,6 +328,7 @@ mod tests {
         assert_eq!(refused(terms(&[])), "no key is given");
         assert_eq!(refused(Terms { lease: Duration::from_millis(999), ..one() }), "lease must be at least 1 s");
         assert_eq!(refused(Terms { session: Some(SECOND / 2), ..one() }), "session must be at least 1 s");
+        assert_eq!(refused(Terms { max: Some(29 * SECOND), ..one() }), "max must be at least the lease");
         assert_eq!(refused(Terms { shared: true, limit: Some(3), ..one() }), "shared and limit exclude each other");
         assert_eq!(refused(Terms { limit: Some(3), ..terms(&["a", "b"]) }), "limit is for one key");
         assert_eq!(refused(Terms { take: 2, ..one() }), "take needs a limit");

@@ -1,7 +1,8 @@
 //! Locks that are held: the guard, its signal, what is done under it.
 
 use crate::{SHORT, client_of, holds};
-use redis_lock_client::{Client, Error, Guard, redis};
+use redis_lock_client::redis::cmd;
+use redis_lock_client::{Client, Error, Guard, Moment, redis};
 use std::time::{Duration, Instant};
 use testbed::{PATIENCE, Proxy, Server, Signal, wait_for};
 
@@ -173,6 +174,24 @@ fn a_lock_that_is_released_after_a_time_stays_that_long_and_no_longer() {
     assert!((1..=1500).contains(&holder.ttl_ms), "{}", holder.ttl_ms);
     wait_for("its end", || server.connect().lock_info("k").is_none());
     assert!(!loss.is_set());
+}
+
+#[test]
+fn a_lock_with_a_maximum_is_lost_then_and_others_get_it_while_the_work_goes_on() {
+    let server = Server::new();
+    let (client, mut conn) = (client_of(&server), server.connect());
+    let (told, errors) = std::sync::mpsc::channel();
+    let lock = client.key("k").lease(SHORT).max(SHORT * 2).on_trouble(move |error| drop(told.send(error.to_string())));
+    let guard = lock.lock().unwrap();
+    let first = guard.valid_until();
+    let next = client.try_lock_for("k", PATIENCE).unwrap().unwrap();
+    // The work goes on: it was renewed before, and is not any more.
+    assert!(guard.is_lost() && guard.valid_until() > first && guard.valid_until() <= Moment::now());
+    assert!(conn.info_number("lock", "lock_extended") > 0);
+    assert_eq!(errors.recv_timeout(PATIENCE).unwrap(), Error::Lost.to_string());
+    assert!(matches!(guard.guard::<()>(cmd("SET").arg("k2").arg("late")), Err(Error::Lost)));
+    assert!(matches!(guard.release(), Err(Error::Lost)));
+    assert!(next.check().unwrap(), "a late release is none of the next holder's");
 }
 
 #[test]
