@@ -3,6 +3,7 @@
 use crate::backend::{Attempt, Backend, Patience};
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::handover::HoldToken;
 use crate::hold::Hold;
 use crate::lock::Lock;
 use crate::one::OneServer;
@@ -152,6 +153,34 @@ impl Client {
     /// Those of [`Lock::try_lock_for`].
     pub fn try_lock_for(&self, key: impl AsRef<[u8]>, time: Duration) -> Result<Option<Guard>, Error> {
         self.key(key).try_lock_for(time)
+    }
+
+    /// Takes over a lock that another process has [detached](Guard::detach). Its fence rises, so that what the giver
+    /// still sends under the former one is refused. Asked again for the time of a request, where the server cannot
+    /// answer yet.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`] if its lease is over, another has adopted it, or it was broken.
+    /// - [`Error::Connection`] if no answer came: the lock may be taken over for nobody, and then ends with its lease.
+    /// - [`Error::Server`] if the server refuses to.
+    pub fn adopt(&self, token: &HoldToken) -> Result<Guard, Error> {
+        let (hold, keeper, claim) = here(self.adopt_in(Caller::Thread, token))?;
+        Ok(Guard::new(hold, Box::new(keeper), claim))
+    }
+
+    pub(crate) async fn adopt_in(
+        &self,
+        caller: Caller,
+        token: &HoldToken,
+    ) -> Result<(Arc<Hold>, OneServer, Claim), Error> {
+        let (terms, owner) = (token.terms(), Owner::named(&token.owner));
+        terms.check()?;
+        let claim = owner.claim(caller, &terms.keys, Duration::ZERO).await?;
+        let (fence, sent) = token.raise(caller, &self.transport, self.timeout.min(token.lease)).await?;
+        let hold = Arc::new(Hold::new(terms, owner, vec![fence], sent));
+        let keeper = OneServer::keep(&hold, sent, &self.transport, self.timeout)?;
+        Ok((hold, keeper, claim))
     }
 
     /// Whether this owner holds this lock under this fence, in any mode. For a resource that is told the owner and the

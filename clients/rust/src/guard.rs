@@ -2,6 +2,7 @@
 
 use crate::clock::{LEAVE, Moment};
 use crate::error::Error;
+use crate::handover::HoldToken;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
 use crate::sync::{Caller, here};
@@ -24,6 +25,9 @@ pub(crate) trait Keeper: Send + Sync {
 
     /// Runs a command if it is held, and gives the reply.
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error>;
+
+    /// Refused where another process could not take it over.
+    fn may_be_handed_over(&self) -> Result<(), Error>;
 
     /// Renews it no more, and releases it, or lets it end after this time. Goes on in the background where no answer
     /// comes in time: in this one, or in that of a request. The claim ends when it has ended.
@@ -180,6 +184,20 @@ impl Guard {
     /// As of [`release`](Guard::release).
     pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
         self.end(Some(time), None)
+    }
+
+    /// Renews the lock no more, and gives what another process [adopts](crate::Client::adopt) it by, within its lease.
+    /// The lock stays held meanwhile. If nobody adopts it, it ends with its lease.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Refused`] for several keys, shares, a session, a `max`, or a lock of a quorum: it is released.
+    /// - As of [`release`](Guard::release).
+    pub fn detach(mut self) -> Result<HoldToken, Error> {
+        let token = HoldToken::of(&self.hold)?;
+        self.keeper.may_be_handed_over()?;
+        self.end(Some(token.lease), None)?;
+        Ok(token)
     }
 
     fn end(&mut self, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {

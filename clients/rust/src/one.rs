@@ -163,6 +163,10 @@ impl Keeper for OneServer {
         here(self.guard(Caller::Thread, hold, command))
     }
 
+    fn may_be_handed_over(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended {
         here(self.end(Caller::Thread, hold, after, claim, patience))
     }

@@ -45,6 +45,11 @@ impl Owner {
         Owner(Arc::new(Named { name, in_use: Watched::default() }))
     }
 
+    /// One that another process has named.
+    pub(crate) fn named(name: &str) -> Owner {
+        Owner(Arc::new(Named { name: name.to_owned(), in_use: Watched::default() }))
+    }
+
     /// The name, as the server has it.
     pub fn as_str(&self) -> &str {
         &self.0.name

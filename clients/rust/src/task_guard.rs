@@ -3,6 +3,7 @@
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::{Ended, Loss, begin_end, may_guard};
+use crate::handover::HoldToken;
 use crate::hold::Hold;
 use crate::one::OneServer;
 use crate::owner::{Claim, Owner};
@@ -123,6 +124,17 @@ impl AsyncGuard {
     /// Those of [`release`](AsyncGuard::release).
     pub async fn release_after(mut self, time: Duration) -> Result<(), Error> {
         self.end(Some(time)).await
+    }
+
+    /// Renews the lock no more, and gives what another process adopts it by: [`Guard::detach`](crate::Guard::detach).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::detach`](crate::Guard::detach).
+    pub async fn detach(mut self) -> Result<HoldToken, Error> {
+        let token = HoldToken::of(&self.hold)?;
+        self.end(Some(token.lease)).await?;
+        Ok(token)
     }
 
     async fn end(&mut self, after: Option<Duration>) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use crate::backend::Patience;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::handover::HoldToken;
 use crate::lock::Lock;
 use crate::request::{check, holders_of, is_some};
 use crate::sync::Caller;
@@ -80,6 +81,16 @@ impl Client {
     pub async fn check_async(&self, key: impl AsRef<[u8]>, owner: &str, fence: u64) -> Result<bool, Error> {
         let request = check(key.as_ref(), owner, None, Some(fence));
         Ok(is_some(&self.ask_in(Caller::Task, key.as_ref(), &request).await?))
+    }
+
+    /// [`adopt`](Client::adopt) for tasks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`adopt`](Client::adopt).
+    pub async fn adopt_async(&self, token: &HoldToken) -> Result<AsyncGuard, Error> {
+        let (hold, keeper, claim) = self.adopt_in(Caller::Task, token).await?;
+        Ok(AsyncGuard::new(hold, keeper, claim))
     }
 
     /// [`holders`](Client::holders) for tasks.

@@ -320,6 +320,10 @@ impl Work for Majority {
 
 /// As the keeper of a hold it does not go away before the nodes have heard of its end.
 impl Keeper for Arc<Majority> {
+    fn may_be_handed_over(&self) -> Result<(), Error> {
+        Err(Error::Refused("a lock of a quorum cannot be handed over".to_owned()))
+    }
+
     /// A renewal is answered by nodes that hold it, and by no others.
     fn check(&self, hold: &Hold) -> Result<bool, Error> {
         self.renew(hold)

@@ -195,6 +195,32 @@ fn a_lock_with_a_maximum_is_lost_then_and_others_get_it_while_the_work_goes_on()
 }
 
 #[test]
+fn what_a_giver_still_writes_is_refused_once_another_has_adopted_the_lock() {
+    let server = Server::new();
+    let (giver, mut conn) = (client_of(&server), server.connect());
+    let guard = giver.key("k").lease(SHORT * 2).lock().unwrap();
+    let token = guard.detach().unwrap();
+    assert!(giver.try_lock("k").unwrap().is_none(), "it is held on the way");
+    let taker = client_of(&server);
+    let adopted = taker.adopt(&token).unwrap();
+    assert!(adopted.fence() > token.fence && adopted.owner().as_str() == token.owner);
+    let late = format!("LOCK.GUARD k {} {} SET k2 late", token.owner, token.fence);
+    assert_eq!(conn.get::<Option<Vec<String>>>(&late.split(' ').collect::<Vec<_>>()), None);
+    adopted.guard::<()>(cmd("SET").arg("k2").arg("mine")).unwrap();
+    assert_eq!(conn.get::<String>(&["GET", "k2"]), "mine");
+    assert!(matches!(taker.adopt(&token), Err(Error::Lost)), "a token is good once");
+    let before = conn.info_number("lock", "lock_extended");
+    wait_for("renewals", || conn.info_number("lock", "lock_extended") >= before + 2 || adopted.is_lost());
+    adopted.release().unwrap();
+    assert!(conn.lock_info("k").is_none());
+
+    // Several keys stay with their owner, who asked for what is not to be had: they are released.
+    let both = giver.keys(["a", "b"]).lock().unwrap();
+    assert!(matches!(both.detach(), Err(Error::Refused(_))));
+    assert!(conn.lock_info("a").is_none() && conn.lock_info("b").is_none());
+}
+
+#[test]
 fn a_lock_with_a_session_ends_soon_after_its_connection() {
     let server = Server::new();
     let proxy = Proxy::to(server.port());

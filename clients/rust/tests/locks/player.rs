@@ -2,7 +2,7 @@
 //! request.
 
 use redis_lock_client::redis::{Parser, Value, from_redis_value};
-use redis_lock_client::{Cancel, Client, Error};
+use redis_lock_client::{Cancel, Client, Error, HoldToken};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -80,6 +80,34 @@ fn a_grant_that_comes_after_all_is_given_back() {
     assert_eq!(release.words[..2], ["LOCK.RELEASE", "k"]);
     assert_eq!(release.words[2], waiting.words[2], "of the same owner");
     release.reply(":0\r\n");
+}
+
+#[test]
+fn an_adoption_is_asked_for_again_while_the_fence_is_ahead_and_not_if_it_may_be_done() {
+    let (client, requests) = server();
+    let lease = Duration::from_secs(30);
+    let token = HoldToken { key: b"k".to_vec(), owner: "giver".to_owned(), fence: 7, lease, shared: false };
+    let adopt = || {
+        let (client, token) = (client.clone(), token.clone());
+        thread::spawn(move || client.adopt(&token).map(|guard| guard.fence()))
+    };
+    let next = || {
+        let request = requests.recv_timeout(PATIENCE).expect("a request");
+        let words = ["LOCK.EXTEND", "k", "giver", "PX", "30000", "FENCE", "7", "MINFENCE", "8"];
+        assert_eq!(request.words, words);
+        request
+    };
+    let adoption = adopt();
+    next().reply("-ERR MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock\r\n");
+    next().reply(":9\r\n");
+    requests.recv_timeout(PATIENCE).expect("the release").reply(":0\r\n");
+    assert_eq!(adoption.join().unwrap().unwrap(), 9);
+    // Its reply is lost. Null to a second one would say that another has the lock.
+    let adoption = adopt();
+    next().connection.shutdown(std::net::Shutdown::Both).unwrap();
+    let outcome = adoption.join().unwrap();
+    assert!(matches!(outcome, Err(Error::Connection(_))), "{outcome:?}");
+    assert!(requests.try_recv().is_err(), "it was asked for once");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn a_task_hears_of_the_loss_beside_its_work() {
 }
 
 #[test]
-fn a_task_asks_about_locks_and_gives_them_up() {
+fn a_task_asks_about_locks_hands_them_over_and_gives_them_up() {
     let server = Server::new();
     let (client, owner) = (client_of(&server), Owner::new());
     runtime().block_on(async {
@@ -103,7 +103,10 @@ fn a_task_asks_about_locks_and_gives_them_up() {
         let holder = (owner.to_string(), Some("by a task".to_owned()));
         assert_eq!(client.holders_async("k").await.unwrap(), [holder]);
         assert_eq!(client.ask_async("", &cmd("PING")).await.unwrap(), Value::SimpleString("PONG".to_owned()));
-        guard.release_after(Duration::from_millis(50)).await.unwrap();
+        let token = guard.detach().await.unwrap();
+        let adopted = client.adopt_async(&token).await.unwrap();
+        assert!(adopted.fence() > token.fence);
+        adopted.release_after(Duration::from_millis(50)).await.unwrap();
     });
     wait_for("its end", || server.connect().lock_info("k").is_none());
 }
