@@ -10,6 +10,7 @@ use crate::request::Terms;
 #[cfg(feature = "tokio")]
 use crate::task_guard::AsyncGuard;
 use crate::trouble::Trouble;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,6 +154,44 @@ impl Lock {
     /// Those of [`lock`](Lock::lock), and the last one that might have passed, if the time was up in it.
     pub fn try_lock_for(&self, time: Duration) -> Result<Option<Guard>, Error> {
         if time.is_zero() { self.try_lock() } else { self.acquire(Patience::Until(Moment::now() + time)) }
+    }
+
+    /// Leads again and again: waits for the lock, does the work of a term under its guard, and gives the lock back.
+    /// The number of the term is the [`fence`](Guard::fence). Ends with what the work breaks with; after `Continue` it
+    /// waits for the next term, behind others that wait.
+    ///
+    /// The term is over when the guard [is lost](Guard::wait_lost), and another may lead from then on. Only the work
+    /// can stop itself: it looks at the guard, and writes under its fence. A panic of the work ends the term as well.
+    ///
+    /// ```no_run
+    /// use redis_lock_client::{Client, Error};
+    /// use std::ops::ControlFlow;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::open("redis://127.0.0.1")?;
+    /// let days = client.key("planner").lead(|guard| {
+    ///     for day in 1..=7 {
+    ///         println!("term {} plans day {day}", guard.fence());
+    ///         if guard.wait_lost(Duration::from_secs(1)) {
+    ///             return ControlFlow::Continue(());
+    ///         }
+    ///     }
+    ///     ControlFlow::Break(7)
+    /// })?;
+    /// # assert_eq!(days, 7);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Lock::lock). A [`Cancel`] ends the wait for a term; it ends no work.
+    pub fn lead<T>(&self, mut term: impl FnMut(&Guard) -> ControlFlow<T>) -> Result<T, Error> {
+        loop {
+            let guard = self.lock()?;
+            if let ControlFlow::Break(value) = term(&guard) {
+                return Ok(value);
+            }
+        }
     }
 
     fn acquire(&self, patience: Patience) -> Result<Option<Guard>, Error> {

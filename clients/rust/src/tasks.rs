@@ -12,6 +12,10 @@ use crate::request::{check, holders_of, is_some};
 use crate::sync::Caller;
 use crate::task_guard::AsyncGuard;
 use redis::{Cmd, Value};
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// These need the timer of tokio: a runtime that was built with `enable_time` or `enable_all`.
@@ -63,6 +67,28 @@ impl Lock {
             return self.try_lock_async().await;
         }
         self.acquire_in_task(Patience::Until(Moment::now() + time)).await
+    }
+
+    /// [`lead`](Lock::lead) for tasks. The future of a term is dropped as soon as its lock is lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock_async`](Lock::lock_async).
+    pub async fn lead_async<T>(&self, mut term: impl AsyncFnMut(&AsyncGuard) -> ControlFlow<T>) -> Result<T, Error> {
+        loop {
+            let guard = self.lock_async().await?;
+            let outcome = {
+                let (mut work, mut over) = (pin!(term(&guard)), pin!(guard.lost()));
+                let first = poll_fn(|context| match over.as_mut().poll(context) {
+                    Poll::Ready(()) => Poll::Ready(None),
+                    Poll::Pending => work.as_mut().poll(context).map(Some),
+                });
+                first.await
+            };
+            if let Some(ControlFlow::Break(value)) = outcome {
+                return Ok(value);
+            }
+        }
     }
 
     /// Takes the lock inside another one of a task, under the same owner: [`within`](Lock::within).

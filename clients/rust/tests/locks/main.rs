@@ -6,6 +6,7 @@ mod costs;
 mod far;
 mod held;
 mod hindered;
+mod leading;
 mod notified;
 mod pages;
 mod player;
