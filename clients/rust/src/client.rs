@@ -1,10 +1,12 @@
 //! A server, or several that act as one, and how to reach them. Makes locks.
 
 use crate::backend::{Attempt, Backend, Patience};
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::handover::HoldToken;
 use crate::hold::Hold;
+use crate::listener::{Figure, Figures, Listener};
 use crate::lock::Lock;
 use crate::one::OneServer;
 use crate::owner::{Claim, Owner};
@@ -32,6 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Client {
     transport: Arc<Transport>,
     timeout: Duration,
+    figures: Option<Figures>,
 }
 
 impl Client {
@@ -81,7 +84,7 @@ impl Client {
     }
 
     fn of(servers: Servers) -> Client {
-        Client { transport: Arc::new(Transport::new(servers)), timeout: TIMEOUT }
+        Client { transport: Arc::new(Transport::new(servers)), timeout: TIMEOUT, figures: None }
     }
 
     /// How long a request may take, connecting included: 5 s without this. It does not bound how long a lock is waited
@@ -90,6 +93,16 @@ impl Client {
     pub fn timeout(mut self, timeout: Duration) -> Client {
         self.timeout = timeout;
         self
+    }
+
+    /// Lets this one hear what the locks of this client do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Connection`] if the system has no thread for it.
+    pub fn listener(mut self, listener: impl Listener + 'static) -> Result<Client, Error> {
+        self.figures = Some(Figures::to(listener).map_err(|error| Error::Connection(error.into()))?);
+        Ok(self)
     }
 
     /// How many waits of this client, and of its clones, have a connection each: 32 without this. Further ones are told
@@ -178,7 +191,7 @@ impl Client {
         terms.check()?;
         let claim = owner.claim(caller, &terms.keys, Duration::ZERO).await?;
         let (fence, sent) = token.raise(caller, &self.transport, self.timeout.min(token.lease)).await?;
-        let hold = Arc::new(Hold::new(terms, owner, vec![fence], sent));
+        let hold = Arc::new(Hold::new(terms, owner, vec![fence], sent).counted_by(&self.figures));
         let keeper = OneServer::keep(&hold, sent, &self.transport, self.timeout)?;
         Ok((hold, keeper, claim))
     }
@@ -248,6 +261,7 @@ impl Client {
         attempt: Attempt<'_>,
     ) -> Result<Option<(Arc<Hold>, OneServer, Claim)>, Error> {
         let Attempt { terms, patience, cancel, tell } = attempt;
+        let began = Moment::now();
         let (transport, limit) = (&self.transport, self.timeout);
         let acquisition = Acquisition { caller, transport, terms, owner: &owner };
         let time = patience.deadline().map_or(limit, |end| limit.min(end.left()));
@@ -262,8 +276,13 @@ impl Client {
             Patience::None => acquisition.try_once(claim, limit).await,
             _ => acquisition.wait(claim, patience.deadline(), cancel, &tell_and_go_on).await,
         };
-        let Some(Granted { fences, sent, claim }) = granted? else { return Ok(None) };
-        let hold = Arc::new(Hold::new(terms.clone(), owner, fences, sent));
+        let granted = granted?;
+        if let Some(figures) = &self.figures {
+            let time = began.elapsed();
+            figures.tell(if granted.is_some() { Figure::Waited(time) } else { Figure::Refused(time) });
+        }
+        let Some(Granted { fences, sent, claim }) = granted else { return Ok(None) };
+        let hold = Arc::new(Hold::new(terms.clone(), owner, fences, sent).counted_by(&self.figures));
         let keeper = OneServer::keep(&hold, sent, transport, limit)?;
         Ok(Some((hold, keeper, claim)))
     }

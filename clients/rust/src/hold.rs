@@ -3,6 +3,7 @@
 
 use crate::clock::{LOOK, Moment, margin, renewal_interval, valid_until};
 use crate::error::Error;
+use crate::listener::{Figure, Figures};
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::sync::{Caller, Watched, here};
@@ -22,6 +23,8 @@ pub(crate) struct Hold {
     /// A process that was forked has the memory, but not the lock.
     pid: u32,
     trouble: OnceLock<Trouble>,
+    figures: Option<Figures>,
+    since: Moment,
     state: Watched<State>,
 }
 
@@ -52,7 +55,13 @@ impl Hold {
     pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
         let state = State { valid_until, stage: Stage::Held };
         let (pid, trouble) = (std::process::id(), OnceLock::new());
-        Hold { terms, owner, fences, ends: None, pid, trouble, state: Watched::new(state) }
+        let (figures, since) = (None, Moment::now());
+        Hold { terms, owner, fences, ends: None, pid, trouble, figures, since, state: Watched::new(state) }
+    }
+
+    /// Tells what becomes of it.
+    pub(crate) fn counted_by(self, figures: &Option<Figures>) -> Hold {
+        Hold { figures: figures.clone(), ..self }
     }
 
     /// Tells of renewals that fail, and of its loss.
@@ -61,7 +70,14 @@ impl Hold {
         drop(self.trouble.set(trouble.clone()));
     }
 
-    /// A renewal failed, and will be tried again.
+    /// One more renewal failed.
+    pub(crate) fn renewal_failed(&self) {
+        if let Some(figures) = self.figures.as_ref().filter(|_| !self.is_over()) {
+            figures.tell(Figure::RenewalFailed);
+        }
+    }
+
+    /// A renewal failed for another reason than before, and will be tried again.
     pub(crate) fn not_extended(&self, error: Error) {
         if let Some(trouble) = self.trouble.get().filter(|_| !self.is_over()) {
             trouble.tell_apart(error);
@@ -185,6 +201,11 @@ impl Hold {
 
     fn enter(&self, state: &mut State, stage: Stage) {
         state.stage = stage;
+        match (&self.figures, stage) {
+            (Some(figures), Stage::Lost) => figures.tell(Figure::Lost(self.since.elapsed())),
+            (Some(figures), Stage::Released) => figures.tell(Figure::Held(self.since.elapsed())),
+            _ => {}
+        }
         self.state.notify();
         if let Some(trouble) = self.trouble.get().filter(|_| stage == Stage::Lost) {
             trouble.tell_apart(Error::Lost);

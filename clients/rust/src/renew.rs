@@ -64,6 +64,7 @@ impl Renewal {
                 Some((self, due))
             }
             Err(error) => {
+                self.hold.renewal_failed();
                 let is_first = self.backoff.is_new();
                 let pause = self.backoff.pause();
                 // A connection may have died long ago: a new one is tried at once.

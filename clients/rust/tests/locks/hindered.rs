@@ -1,7 +1,7 @@
 //! Locks on a bad day: callbacks that fail, servers that hang, are far, full, or no servers of locks.
 
 use crate::{SHORT, await_waiter, client_of, far, holds};
-use redis_lock_client::{Client, Error, Guard, Owner};
+use redis_lock_client::{Client, Error, Guard, Listener, Owner};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +50,58 @@ fn a_wait_whose_callback_panics_goes_on_in_its_place() {
         wait.join().expect("no panic").unwrap().release().unwrap();
     });
     assert!(conn.lock_info("k").is_none());
+}
+
+/// Says what it hears. What comes first makes it panic.
+struct Says(std::sync::mpsc::Sender<&'static str>);
+
+impl Listener for Says {
+    fn waited(&self, _: Duration) {
+        self.0.send("waited").unwrap();
+        panic!("the listener fails");
+    }
+
+    fn refused(&self, _: Duration) {
+        self.0.send("refused").unwrap();
+    }
+
+    fn held(&self, time: Duration) {
+        assert!(time >= Duration::from_millis(10));
+        self.0.send("held").unwrap();
+    }
+
+    fn lost(&self, _: Duration) {
+        self.0.send("lost").unwrap();
+    }
+
+    fn renewal_failed(&self) {
+        self.0.send("renewal failed").unwrap();
+    }
+}
+
+#[test]
+fn a_listener_hears_what_locks_do_though_it_panics() {
+    let server = Server::new();
+    let (told, heard) = channel();
+    let client = client_of(&server).listener(Says(told)).unwrap();
+    let next = || heard.recv_timeout(PATIENCE).unwrap();
+    let lock = client.key("k").lease(SHORT);
+    let guard = lock.lock().unwrap();
+    assert!(lock.try_lock().unwrap().is_none());
+    thread::sleep(Duration::from_millis(10));
+    guard.release().unwrap();
+    assert_eq!([next(), next(), next()], ["waited", "refused", "held"]);
+
+    let guard = lock.lock().unwrap();
+    server.connect().ok(&["ACL", "SETUSER", "default", "-lock.extend"]);
+    assert_eq!([next(), next()], ["waited", "renewal failed"]);
+    assert!(guard.wait_lost(PATIENCE));
+    drop(guard);
+    let last = std::iter::repeat_with(next).find(|said| *said != "renewal failed");
+    assert_eq!(last, Some("lost"));
+    drop((lock, client));
+    // A lock that was lost is not told again as one that was held; then its thread ends.
+    assert_eq!(heard.recv_timeout(PATIENCE), Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
 }
 
 #[test]
