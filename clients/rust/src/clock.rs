@@ -19,7 +19,10 @@ impl Moment {
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let clock = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(clock);
-        Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+        let now = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
+        #[cfg(feature = "testing")]
+        let now = now + Duration::from_micros(SKIPPED.load(std::sync::atomic::Ordering::Relaxed));
+        Moment(now)
     }
 
     /// How long the machine had run then.
@@ -51,6 +54,17 @@ impl Moment {
     pub fn is_past(self) -> bool {
         self <= Moment::now()
     }
+}
+
+/// How many microseconds tests have let pass at once.
+#[cfg(feature = "testing")]
+static SKIPPED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// Lets time pass at once.
+#[cfg(feature = "testing")]
+pub(crate) fn skip(time: Duration) {
+    let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    SKIPPED.fetch_add(time, std::sync::atomic::Ordering::Relaxed);
 }
 
 impl Add<Duration> for Moment {

@@ -32,6 +32,8 @@ mod sync;
 mod task_guard;
 #[cfg(feature = "tokio")]
 mod tasks;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod transport;
 mod trouble;
 mod turns;
