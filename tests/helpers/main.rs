@@ -45,7 +45,7 @@ in_each_language! {
     go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, rust_tokio = RustTokio,
     lettuce = Lettuce, jedis = Jedis;
     in memory: fake_python = Python, fake_python_asyncio = PythonAsyncio, fake_node = NodeRedis,
-        fake_go = GoRedis, fake_java = Lettuce;
+        fake_go = GoRedis, fake_java = Lettuce, fake_rust = Rust, fake_rust_tokio = RustTokio;
     {
         waiting:
             a_wait_outlives_its_connection,

@@ -1,8 +1,10 @@
 //! Takes and gives back locks as it is told on standard input, one JSON object a line, for the scenarios that all
 //! helpers have in common (tests/helpers). Each request runs in a thread of its own, and is answered when it is done.
-//! `agent tokio URL` takes locks in tasks instead; what is cancelled there is dropped.
+//! `agent tokio URL` takes locks in tasks instead; what is cancelled there is dropped. With the URL `fake:` it has a
+//! server in memory.
 
-use redis_lock_client::{AsyncGuard, Cancel, Client, Error, Guard, Lock, Loss, Owner, redis};
+use redis_lock_client::redis::ConnectionLike;
+use redis_lock_client::{AsyncGuard, Cancel, Client, Error, Guard, Lock, Loss, Owner, redis, testing::FakeServer};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -36,6 +38,8 @@ struct Agent {
     client: Client,
     /// The program's own.
     redis: redis::Client,
+    /// Those over which a test speaks to the server in memory.
+    idle: Mutex<Vec<redis::Connection>>,
     locks: Mutex<HashMap<String, Arc<Named>>>,
     /// By the number of the request that they end.
     cancels: Mutex<HashMap<u64, Cancel>>,
@@ -53,6 +57,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if in_tasks {
         args.remove(0);
     }
+    let fake = if args.first().is_some_and(|url| url == "fake:") { Some(FakeServer::start()?) } else { None };
+    if let Some(fake) = &fake {
+        args[0] = fake.url();
+    }
     let url = args.first().ok_or("usage: agent [tokio] URL [--cluster] [blocking=N]")?.clone();
     let redis = redis::Client::open(url.as_str())?;
     let in_cluster = args.iter().any(|arg| arg == "--cluster");
@@ -63,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (locks, cancels, ends, troubles) = (Mutex::default(), Mutex::default(), Mutex::default(), Arc::default());
     let runtime =
         if in_tasks { Some(Builder::new_multi_thread().worker_threads(2).enable_time().build()?) } else { None };
-    let agent = Arc::new(Agent { client, redis, locks, cancels, troubles, runtime, ends });
+    let agent = Arc::new(Agent { client, redis, idle: Mutex::default(), locks, cancels, troubles, runtime, ends });
     say(&json!({"ready": "rust"}));
     for line in std::io::stdin().lock().lines() {
         let request: Map<String, Value> = serde_json::from_str(&line?)?;
@@ -213,6 +221,19 @@ impl Agent {
         match text(request, "do").unwrap_or_default() {
             "open" => Ok(json!({})),
             "acquire" => self.acquire(request, &named()),
+            "server" => {
+                let idle = lock(&self.idle).pop();
+                let mut connection = idle.map_or_else(|| self.redis.get_connection(), Ok)?;
+                let reply = match connection.req_command(&command_of(request)).and_then(redis::Value::extract_error) {
+                    Ok(reply) => to_json(reply),
+                    Err(error) => {
+                        let (code, detail) = (error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
+                        json!({"error": format!("{code} {detail}")})
+                    }
+                };
+                lock(&self.idle).push(connection);
+                Ok(json!({"reply": reply}))
+            }
             "cancel" => {
                 let id = request["of"].as_u64().unwrap_or_default();
                 if self.runtime.is_some() {
