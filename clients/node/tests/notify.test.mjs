@@ -74,16 +74,6 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
     });
     after(() => close(client));
 
-    it('takes two connections for 500 waits', async () => {
-      await withWire(async (wire, far) => {
-        const key = newKey();
-        const [locks, before] = [new Locks(far, { maxBlocking: 0 }), wire.opened];
-        const waits = () => Array.from({ length: 500 }, () => locks.acquire(key));
-        await held(key, waits, () => assert.equal(wire.opened - before, 2));
-        assert.equal(wire.opened - before, 2);
-      });
-    });
-
     it('is told of each kind of lock, and of several keys by one message', async () => {
       const [one, two] = [`{${newKey()}}a`, `{test:notify:${library}:${process.pid}:${number}}b`];
       const locks = new Locks(client, { maxBlocking: 0 });
@@ -93,22 +83,6 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
         locks.acquire([one, two]),
       ];
       await held(one, waits);
-    });
-
-    it('asks for all again when the subscription is killed, over a new one', async () => {
-      const key = newKey();
-      const locks = new Locks(client, { maxBlocking: 0 });
-      const waits = () => Array.from({ length: 20 }, () => locks.acquire(key));
-      await held(key, waits, async () => {
-        const before = await channels();
-        const count = await asked();
-        const killed = performance.now();
-        await ask('CLIENT', 'KILL', 'TYPE', 'pubsub');
-        const isNew = async () => (await channels()).some((name) => !before.includes(name));
-        await until('another subscription', isNew);
-        await until('all to ask again', async () => (await asked()) >= count + 20);
-        assert.ok(performance.now() - killed < BEFORE_POLL_MS, 'they did not wait for the time to ask');
-      });
     });
 
     it('subscribes anew when a silent subscription does not answer', async () => {
