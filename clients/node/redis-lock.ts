@@ -8,7 +8,9 @@
 //
 // SPDX-License-Identifier: MIT
 
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { debuglog } from 'node:util';
+import { adopt } from './engine/adopt.ts';
 import type { Engine, Hold } from './engine/hold.ts';
 import { AllNotices } from './engine/notices.ts';
 import { Owner } from './engine/owner.ts';
@@ -16,7 +18,7 @@ import { Renewer } from './engine/renewer.ts';
 import { type Asked, Terms } from './engine/terms.ts';
 import { BLOCKING_MAX, BLOCKING_USUAL } from './engine/times.ts';
 import { Wait } from './engine/wait.ts';
-import { LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
+import { LockDeadlock, LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
 import type { Client } from './transport/libraries.ts';
 import { Wire } from './transport/links.ts';
 
@@ -38,6 +40,12 @@ export type { Client } from './transport/libraries.ts';
 export interface LockOptions extends Asked {
   /** The lock that is held already: both get one owner, so that the server finds deadlocks. */
   within?: Lock | undefined;
+  /**
+   * Of {@link Locks.using}: within its body the same lock may be taken again by `using`, and is given back with the outermost
+   * body. Without it a wait for what an outer body holds is a {@link LockDeadlock} at once.
+   * @defaultValue false
+   */
+  reentrant?: boolean | undefined;
   /** Ends the wait: `acquire` gives the place back, and throws the reason of this signal. */
   signal?: AbortSignal | undefined;
 }
@@ -65,7 +73,9 @@ const OPTIONS: readonly string[] = [
   'limit',
   'take',
   'note',
+  'max',
   'within',
+  'reentrant',
   'signal',
 ] satisfies (keyof LockOptions)[];
 
@@ -82,6 +92,20 @@ function checked<T extends object>(options: T, more: readonly string[] = []): T 
 
 const log = debuglog('redis-lock');
 
+/** A lock on its way to another process: {@link Lock.detach} gives it, {@link Locks.adopt} takes it. It may be sent as JSON. */
+export interface HoldToken {
+  /** The key, without a `keyPrefix`. */
+  key: string;
+  /** The name under which the server knows the holder. */
+  owner: string;
+  /** The fence of the holder, which is void once the lock was taken over. */
+  fence: number;
+  /** For how long the lock waits to be taken over, and the lease of its next holder, in milliseconds. */
+  lease: number;
+  /** True if other readers may hold it, too. */
+  shared: boolean;
+}
+
 // --- Locks ---
 
 /** Takes locks on the server, or the cluster, of a client. Make one and share it: its locks share its connections. */
@@ -90,6 +114,8 @@ export class Locks {
   readonly keyPrefix: string;
   readonly #engine: Engine;
   readonly #defaults: LockOptions;
+  /** What the bodies around hold. */
+  readonly #held = new AsyncLocalStorage<readonly Lock[]>();
 
   /**
    * @param client A client of node-redis (`createClient`, `createCluster`) or ioredis (`Redis`, `Redis.Cluster`). It is
@@ -127,9 +153,33 @@ export class Locks {
     const terms = new Terms(keys, all, this.keyPrefix);
     if (within != null && !(within instanceof Lock)) throw new LockMisuse('within must be a lock');
     signal?.throwIfAborted();
+    if (terms.wait > 0 && this.#outer(terms).some((outer) => isEndlessFor(outer, terms))) {
+      throw new LockDeadlock(`${terms} is held by a body around, and would wait for itself: see reentrant`);
+    }
     const owner = within ? ownerOf(within) : new Owner();
     owner.enter(terms.keys);
     return lockOf(await new Wait(this.#engine, terms, owner, signal).run());
+  }
+
+  /** What the bodies around hold of these keys. */
+  #outer(terms: Terms): Lock[] {
+    return (this.#held.getStore() ?? []).filter((lock) => terms.keys.some((key) => lock.keys.includes(key)));
+  }
+
+  /**
+   * Takes over a lock that another process has detached. Its fence rises, so that what the other process still sends is
+   * refused.
+   * @param token What {@link Lock.detach} has returned.
+   * @throws {LockLost} Its lease was over, or it was taken over already.
+   * @throws {LockUnreachable} No answer, when the wait is over: nobody knows whether it was taken over.
+   */
+  async adopt(token: HoldToken, options: LockOptions = {}): Promise<Lock> {
+    const { key, owner: name, fence, lease, shared } = token;
+    if (typeof name !== 'string' || !Number.isSafeInteger(fence)) throw new LockMisuse('token must be that of a lock');
+    const terms = new Terms(key, { ...this.#defaults, lease, shared, ...checked(options) }, this.keyPrefix);
+    const owner = new Owner(name);
+    owner.enter(terms.keys);
+    return lockOf(await adopt(this.#engine, terms, owner, fence));
   }
 
   /** The same, but tries only once, unless `wait` is given here, and returns null when others hold the lock. */
@@ -157,10 +207,16 @@ export class Locks {
   ): Promise<T> {
     const [options, body] = rest.length === 1 ? [{}, rest[0]] : rest;
     if (typeof body !== 'function') throw new LockMisuse('body must be a function: using(keys, options, body)');
+    const all = { ...this.#defaults, ...checked(options ?? {}) };
+    if (all.reentrant) {
+      const terms = new Terms(keys, all, this.keyPrefix);
+      const outer = this.#outer(terms).find((lock) => isLike(lock, terms));
+      if (outer) return await again(outer, body);
+    }
     const lock = await this.acquire(keys, options);
     let value: T;
     try {
-      value = await body(lock.signal, lock);
+      value = await this.#held.run([...(this.#held.getStore() ?? []), lock], () => body(lock.signal, lock));
     } catch (error) {
       // It throws what the body threw, whatever comes of the release.
       const loss: unknown = await lock.release().catch((failure) => failure);
@@ -169,6 +225,14 @@ export class Locks {
     await lock.release();
     return value;
   }
+}
+
+/** A body within the one that holds the lock. */
+async function again<T>(lock: Lock, body: Body<T>): Promise<T> {
+  lock.throwIfLost();
+  const value = await body(lock.signal, lock);
+  lock.throwIfLost();
+  return value;
 }
 
 /** What the body threw, and the loss behind it. */
@@ -191,6 +255,10 @@ export type Body<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 // What only this file may do with a lock.
 let lockOf: (hold: Hold) => Lock;
 let ownerOf: (lock: Lock) => Owner;
+/** True if it is held, and for the same terms. */
+let isLike: (lock: Lock, terms: Terms) => boolean;
+/** True if a wait for these terms could not end before the lock is given back. */
+let isEndlessFor: (lock: Lock, terms: Terms) => boolean;
 
 /** A lock that is held. It is renewed until it is released or lost, or until nothing refers to it any more. */
 export class Lock {
@@ -214,6 +282,11 @@ export class Lock {
       lock.throwIfLost();
       if (lock.#hold.isOver) throw new LockMisuse('within must be a lock that is held');
       return lock.#hold.holder;
+    };
+    isLike = (lock, terms) => !(lock.#hold.isOver && !lock.lost) && lock.#hold.terms.isLike(terms);
+    isEndlessFor = (lock, terms) => {
+      const { isOver, terms: held } = lock.#hold;
+      return !(lock.lost || isOver) && held.max === Number.POSITIVE_INFINITY && terms.excludes(held);
     };
   }
 
@@ -244,6 +317,44 @@ export class Lock {
   throwIfLost(): void {
     const { loss } = this.#hold;
     if (loss) throw loss;
+  }
+
+  /** For how many milliseconds the lock is valid still, unless it is renewed. 0 if it is not. Asks nobody. */
+  get validFor(): number {
+    return this.#hold.validFor;
+  }
+
+  /**
+   * Replaces the note, such as by how far the work is.
+   * @throws {LockLost}
+   */
+  async setNote(note: string): Promise<void> {
+    await this.#hold.setNote(note);
+  }
+
+  /**
+   * Renews the lock no more, and lets it end after so many milliseconds, whatever becomes of this process: for work that is
+   * not to begin again at once. The server counts it as a lease that is over. To release it after that does nothing.
+   * @throws {LockLost} It was lost before.
+   */
+  releaseAfter(ms: number): Promise<void> {
+    if (!(ms > 0 && ms < Number.POSITIVE_INFINITY)) throw new LockMisuse('the time must be above 0 ms');
+    if (this.#released) throw new LockMisuse('the lock was given back already');
+    this.#released = this.#hold.letGo(ms);
+    return this.#released;
+  }
+
+  /**
+   * Gives the lock to another process, which takes it over by {@link Locks.adopt} within the lease. To release it after
+   * that does nothing. For one key, and no share of it.
+   * @throws {LockLost} It was lost before.
+   */
+  async detach(): Promise<HoldToken> {
+    const { terms } = this.#hold;
+    if (!terms.isOne) throw new LockMisuse('several keys and shares cannot be handed over');
+    await this.releaseAfter(terms.lease);
+    const { owner, fence } = this;
+    return { key: terms.keys[0] as string, owner, fence, lease: terms.lease, shared: terms.mode === 'READ' };
   }
 
   /** Asks the server whether the lock is held now, in the mode and under the fences that were taken. */

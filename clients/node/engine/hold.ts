@@ -2,7 +2,7 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { codeOf, isPassing, LockError, LockLost, type Troubles } from '../errors.ts';
+import { codeOf, isPassing, LockError, LockLost, LockMisuse, type Troubles } from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import type { Line, Wire } from '../transport/links.ts';
 import type { AllNotices } from './notices.ts';
@@ -39,6 +39,8 @@ export class Hold {
   #control: AbortController | undefined;
   #reason: LockLost | undefined;
   validUntil: number;
+  /** When it is lost, however often it is renewed. */
+  #ends: number;
   /** When the renewer has something to do for it, and its place in the renewer's heap. */
   due: number;
   at = -1;
@@ -57,8 +59,9 @@ export class Hold {
     this.holder = owner;
     this.terms = terms;
     this.fences = fences;
+    this.#ends = sent + terms.max;
     this.validUntil = this.#endOf(sent);
-    this.due = sent + terms.lease / 3;
+    this.due = this.#dueAfter(sent);
     engine.wire.hold();
     // The connection of the renewal is there from the first hold on.
     void line.control;
@@ -70,7 +73,11 @@ export class Hold {
 
   /** The lock is valid up to here: counted from before the request, less what two clocks may differ by. */
   #endOf(sent: number): number {
-    return sent + this.terms.lease - this.terms.margin - CLOCK_STEP_MS;
+    return Math.min(sent + this.terms.lease - this.terms.margin - CLOCK_STEP_MS, this.#ends);
+  }
+
+  #dueAfter(sent: number): number {
+    return Math.min(sent + this.terms.lease / 3, this.#ends);
   }
 
   get signal(): AbortSignal {
@@ -84,9 +91,15 @@ export class Hold {
   /** Why the lock is lost; undefined while it is not. */
   get loss(): LockLost | undefined {
     if (!this.isOver && this.#time.clock() >= this.validUntil) {
-      this.lose(this.#isForgotten() ? 'nobody refers to it' : 'it could not be renewed in time', this.#trouble);
+      if (this.#time.clock() >= this.#ends) this.lose('its max is over');
+      else this.lose(this.#isForgotten() ? 'nobody refers to it' : 'it could not be renewed in time', this.#trouble);
     }
     return this.#reason;
+  }
+
+  /** For how long it is valid still; 0 if it is not. */
+  get validFor(): number {
+    return this.loss || this.isOver ? 0 : Math.max(0, this.validUntil - this.#time.clock());
   }
 
   /** One request for each key. Null: the key is not held, and so it is when something else lies there. */
@@ -100,19 +113,18 @@ export class Hold {
     return wired.length === 1 ? ask(wired[0] as string, 0).then((reply) => [reply]) : Promise.all(wired.map(ask));
   }
 
-  /** Begins the lease anew. False: the lock is lost. */
-  async extend(isQuiet = false): Promise<boolean> {
-    const { lease } = this.terms;
+  #extension(lease: number, ...more: string[]): (key: string, fence: string) => string[] {
+    const px = String(Math.max(1, Math.ceil(lease)));
+    return (key, fence) => ['LOCK.EXTEND', key, this.holder.name, 'PX', px, 'FENCE', fence, ...more];
+  }
+
+  /** Begins the lease anew, and with `begins` the time of `max`. False: the lock is lost. */
+  async extend({ isQuiet = false, begins = false, note = [] as string[] } = {}): Promise<boolean> {
+    const { lease, margin, max } = this.terms;
     const sent = this.#time.clock();
-    const words = (key: string, fence: string) => [
-      'LOCK.EXTEND',
-      key,
-      this.holder.name,
-      'PX',
-      String(lease),
-      'FENCE',
-      fence,
-    ];
+    if (begins) this.#ends = sent + max;
+    // It does not outlast its end.
+    const words = this.#extension(Math.min(lease, this.#ends - sent + margin), ...note);
     // One that is repeated may need a new connection first.
     const limit = this.#trouble === undefined ? lease / 6 : lease / 3;
     const replies = await this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
@@ -121,7 +133,7 @@ export class Hold {
     // A lock that was found lost meanwhile stays lost.
     if (!this.isOver) {
       this.validUntil = this.#endOf(sent);
-      this.#engine.renewer.move(this, sent + lease / 3);
+      this.#engine.renewer.move(this, this.#dueAfter(sent));
     }
     return this.#time.clock() < this.validUntil;
   }
@@ -150,7 +162,7 @@ export class Hold {
     const { renewer, troubles } = this.#engine;
     this.#isRenewing = true;
     try {
-      const isHeld = await this.extend(true);
+      const isHeld = await this.extend({ isQuiet: true });
       if (!(isHeld || this.isOver)) this.lose('the server says so');
       troubles.over('renewal');
     } catch (error) {
@@ -233,6 +245,26 @@ export class Hold {
     const text = `${this.terms} could not be given back, and ends with its lease: ${second.message}`;
     this.#engine.troubles.tell('release', new LockError(text, { cause: second }));
     throw second;
+  }
+
+  /** Renews it no more, and lets it end after so long. What does not reach the server ends with its lease. */
+  async letGo(ms: number): Promise<void> {
+    const { loss } = this;
+    if (loss) throw loss;
+    if (this.isOver) throw new LockMisuse(`${this.terms} is not held any more`);
+    this.end();
+    const send = () => this.#each(this.#extension(ms), (each) => this.#line.ask(each, ANSWER_MS));
+    const replies = await send().catch((error) => (isPassing(error) ? send() : Promise.reject(error)));
+    if (replies.includes(null)) this.lose('the server says so');
+    else this.holder.leave(this.terms.keys, true);
+    if (this.#reason) throw this.#reason;
+  }
+
+  async setNote(note: string): Promise<void> {
+    if (this.terms.keys.length > 1) throw new LockMisuse('a lock of several keys keeps its note');
+    if (!this.loss && this.isOver) throw new LockMisuse(`${this.terms} is not held any more`);
+    if (!(this.loss || (await this.extend({ note: ['NOTE', note] })) || this.isOver)) this.lose('the server says so');
+    if (this.#reason) throw this.#reason;
   }
 
   async #releaseLater(send: () => Promise<unknown>): Promise<boolean> {

@@ -12,13 +12,18 @@ const HOME = `${hostname().slice(0, 64)}:${process.pid}:`;
 
 /** One thread of control: an outermost lock, and the locks within it. */
 export class Owner {
-  readonly name = HOME + randomHex();
+  readonly name: string;
   /** Keys that are held or asked for now. */
   #busy: readonly string[] = NONE;
   /** Keys that are given back now, in the background: until then they cannot be asked for. */
   #leaving: Map<string, Promise<boolean>> | undefined;
   /** Keys that the server may still have under this owner. They are released before they are asked for again. */
   #doubtful: Set<string> | undefined;
+
+  /** @param name Of an owner that another process had. */
+  constructor(name = HOME + randomHex()) {
+    this.name = name;
+  }
 
   enter(keys: readonly string[]): void {
     const twice = keys.find((key) => this.#busy.includes(key));

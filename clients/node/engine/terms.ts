@@ -32,6 +32,11 @@ export interface Asked {
   take?: number | undefined;
   /** Text for people, which LOCK.INFO shows. */
   note?: string | undefined;
+  /**
+   * How long to hold it at most, in milliseconds: it is renewed until then, and then lost. At least `lease`.
+   * @defaultValue as long as it takes
+   */
+  max?: number | undefined;
 }
 
 /** How a request waits: for so many milliseconds in the server, and with a place for so many. */
@@ -55,7 +60,7 @@ function isCount(value: number): boolean {
   return Number.isInteger(value) && value >= 1;
 }
 
-function checkOptions(lease: number, { wait, shared, limit, take, note }: Asked, keys: number): void {
+function checkOptions(lease: number, { wait, shared, limit, take, note, max }: Asked, keys: number): void {
   demand(typeof lease === 'number', 'lease must be a number of milliseconds');
   demand(lease >= LEASE_MIN_MS && lease < Number.POSITIVE_INFINITY, `lease must be at least ${LEASE_MIN_MS} ms`);
   demand(wait == null || typeof wait === 'number', 'wait must be a number of milliseconds');
@@ -64,6 +69,7 @@ function checkOptions(lease: number, { wait, shared, limit, take, note }: Asked,
   demand(limit == null || (!shared && keys === 1), 'limit is for one key, and not with shared');
   demand(take == null || (isCount(take) && take <= (limit ?? 1)), 'take must be a whole number from 1 to limit');
   demand(note == null || typeof note === 'string', 'note must be a string');
+  demand(max == null || (typeof max === 'number' && max >= lease), 'max must be at least the lease');
 }
 
 /** What was asked for, checked. */
@@ -71,6 +77,8 @@ export class Terms {
   readonly keys: readonly string[];
   readonly lease: number;
   readonly wait: number;
+  /** How long it is held at most. */
+  readonly max: number;
   readonly mode: 'READ' | 'WRITE';
   readonly #options: Asked;
   /** The keys as the server has them. */
@@ -84,12 +92,36 @@ export class Terms {
     this.wired = prefix === '' ? this.keys : this.keys.map((key) => prefix + key);
     this.lease = Math.ceil(lease);
     this.wait = wait ?? Number.POSITIVE_INFINITY;
+    this.max = options.max ?? Number.POSITIVE_INFINITY;
     this.mode = shared || limit != null ? 'READ' : 'WRITE';
     this.#options = options;
   }
 
   toString(): string {
     return `lock ${this.keys.map((key) => JSON.stringify(key)).join(', ')}`;
+  }
+
+  /** True if one owner may not have this while another has that of the same key. */
+  excludes(other: Terms): boolean {
+    const { limit, take = 1 } = this.#options;
+    if (this.mode === 'WRITE' || other.mode === 'WRITE') return true;
+    return limit != null && limit === other.#options.limit && take + (other.#options.take ?? 1) > limit;
+  }
+
+  /** What is asked for, to compare it with. */
+  get #asked(): string {
+    const { limit, take = 1 } = this.#options;
+    return JSON.stringify([this.mode, limit, take, ...this.keys]);
+  }
+
+  /** True if they ask for the same. */
+  isLike(other: Terms): boolean {
+    return this.#asked === other.#asked;
+  }
+
+  /** True if it may be handed over: one key, and no share of it. */
+  get isOne(): boolean {
+    return this.keys.length === 1 && this.#options.limit == null;
   }
 
   /** What two clocks may differ by. */

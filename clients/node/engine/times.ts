@@ -5,9 +5,9 @@
 import { uptime } from 'node:os';
 import process from 'node:process';
 
-/** The shortest lease that the helper takes: below it a busy event loop loses its locks. */
 // The times that all helpers share. clients/README.md says what each is for.
 export const LEASE_MS = 30_000;
+/** The shortest lease that the helper takes: below it a busy event loop loses its locks. */
 export const LEASE_MIN_MS = 1_000;
 export const BLOCK_MS = 3_000;
 export const QUEUE_MS = 10_000;

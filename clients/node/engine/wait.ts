@@ -353,7 +353,7 @@ export class Wait implements Sleeper {
 
   async #extended(hold: Hold): Promise<Hold | undefined> {
     try {
-      const isHeld = await this.#orCancelled(hold.extend());
+      const isHeld = await this.#orCancelled(hold.extend({ begins: true }));
       if (isHeld) this.#engine.renewer.add(hold);
       else hold.end();
       return isHeld ? hold : undefined;
@@ -444,6 +444,6 @@ async function outcomeOf(time: Time, reply: Promise<unknown>): Promise<'nothing'
 }
 
 /** A fence, which is below 2^53. */
-function numberOf(reply: unknown): number {
+export function numberOf(reply: unknown): number {
   return typeof reply === 'number' ? reply : Number(String(reply));
 }

@@ -1,0 +1,187 @@
+// What a program may do with a lock that it holds, on the server in memory.
+
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { helper, LockDeadlock, LockLost, LockMisuse, Locks, LockTimeout, until } from './stage.mjs';
+
+const { FakeServer } = await import(new URL('testing/index.js', new URL(helper, import.meta.url)));
+
+const LEASE = 30_000;
+const HOUR = 3_600_000;
+
+describe('a lock that is held', () => {
+  it('is lost at its max while work runs, and the next owner has it', async () => {
+    const server = new FakeServer();
+    const kinds = [];
+    const locks = new Locks(server, { onTrouble: (error, kind) => kinds.push([kind, error.message]) });
+    // Counted from the grant, however long it was waited for.
+    server.take('k');
+    const wait = locks.acquire('k', { max: 70_000 });
+    await until('the wait', () => server.waiting('k') === 1);
+    await server.advance(HOUR);
+    server.lose('k');
+    await server.advance(0);
+    const lock = await wait;
+    await server.advance(69_000);
+    assert.equal(lock.lost, false);
+    assert.ok(lock.validFor <= 1_000, String(lock.validFor));
+    await server.advance(1_000);
+    assert.equal(lock.signal.aborted, true);
+    assert.deepEqual(
+      kinds.map(([kind]) => kind),
+      ['lost'],
+    );
+    assert.match(kinds[0][1], /max is over/);
+    await server.advance(500);
+    const next = await locks.tryAcquire('k');
+    assert.ok(next.fence > lock.fence);
+    await assert.rejects(lock.release(), LockLost);
+    for (const max of [LEASE - 1, 0, Number.NaN, '70000']) {
+      await assert.rejects(locks.tryAcquire('other', { max }), /max must be at least the lease/);
+    }
+  });
+
+  it('keeps others out for a time after its work', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    await locks.using('k', async (_, lock) => {
+      await lock.releaseAfter(10 * HOUR);
+      assert.equal(lock.validFor, 0);
+      assert.equal(await lock.check(), false);
+      assert.throws(() => lock.releaseAfter(1), LockMisuse);
+    });
+    await server.advance(9.9 * HOUR);
+    assert.equal(await locks.tryAcquire('k'), null);
+    await server.advance(0.2 * HOUR);
+    const lock = await locks.tryAcquire('k');
+    server.lose('k');
+    await assert.rejects(lock.releaseAfter(1), LockLost);
+  });
+
+  it('is handed over, and the giver writes no more', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const giver = await locks.acquire('k', { lease: 60_000 });
+    const token = JSON.parse(JSON.stringify(await giver.detach()));
+    assert.deepEqual(token, { key: 'k', owner: giver.owner, fence: giver.fence, lease: 60_000, shared: false });
+    await giver.release();
+    const adopted = await new Locks(server).adopt(token);
+    assert.ok(adopted.fence > giver.fence);
+    assert.equal(await adopted.guard('SET', 'data', 'new'), 'OK');
+    assert.equal(await server.send('LOCK.GUARD', 'k', giver.owner, String(giver.fence), 'SET', 'data', 'late'), null);
+    assert.equal(await server.send('GET', 'data'), 'new');
+    await assert.rejects(locks.adopt(token), LockLost);
+    await server.advance(HOUR);
+    assert.equal(adopted.lost, false);
+    await adopted.release();
+    assert.deepEqual(server.holders('k'), []);
+  });
+
+  it('is void for who adopts it after its lease', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const token = await (await locks.acquire('k')).detach();
+    await server.advance(LEASE + 1);
+    await assert.rejects(locks.adopt(token), LockLost);
+    await assert.rejects(locks.adopt({ key: 'k' }), LockMisuse);
+    for (const [keys, options] of [
+      [['a', 'b'], {}],
+      ['s', { limit: 2 }],
+    ]) {
+      await assert.rejects((await locks.acquire(keys, options)).detach(), /cannot be handed over/);
+    }
+  });
+
+  it('is adopted as soon as the server is there again', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const token = await (await locks.acquire('k')).detach();
+    server.stop();
+    await assert.rejects(new Locks(server).adopt(token, { wait: 0 }));
+    const adopting = new Locks(server).adopt(token);
+    await server.advance(1_000);
+    server.start();
+    await server.advance(5_000);
+    await (await adopting).release();
+  });
+
+  it('says by its note how far the work is', async () => {
+    const server = new FakeServer();
+    const lock = await new Locks(server).acquire('k', { note: 'begun' });
+    await lock.setNote('half done');
+    assert.match(JSON.stringify(await server.send('LOCK.INFO', 'k')), /"note","half done"/);
+    server.lose('k');
+    await assert.rejects(lock.setNote('all done'), LockLost);
+    assert.equal(lock.lost, true);
+  });
+});
+
+describe('a body within another', () => {
+  it('does not wait for the lock of the outer one', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    await locks.using('k', async () => {
+      await assert.rejects(locks.acquire('k'), LockDeadlock);
+      await assert.rejects(
+        locks.using('k', { wait: 5_000, shared: true }, () => undefined),
+        LockDeadlock,
+      );
+      assert.equal(await locks.tryAcquire('k'), null);
+      await locks.using('other', () => undefined);
+    });
+    await locks.using('k', { shared: true }, () => locks.using('k', { shared: true }, () => undefined));
+    await locks.using('s', { limit: 2 }, () => locks.using('s', { limit: 2 }, () => undefined));
+    // It ends by itself.
+    await locks
+      .using('k', { max: LEASE }, async () => {
+        const wait = locks.acquire('k');
+        await until('the wait', () => server.waiting('k') === 1);
+        await server.advance(2 * LEASE);
+        await (await wait).release();
+      })
+      .catch((error) => assert.ok(error instanceof LockLost));
+  });
+
+  it('takes no part in what others hold', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const lock = await locks.acquire('k');
+    const wait = locks.using('k', { reentrant: true }, () => 'got it');
+    await until('the wait', () => server.waiting('k') === 1);
+    await lock.release();
+    assert.equal(await wait, 'got it');
+  });
+
+  it('enters the lock again, which is given back with the outermost one', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const options = { reentrant: true };
+    const again = (depth) =>
+      locks.using('k', options, async (signal, { fence }) => {
+        assert.equal(signal.aborted, false);
+        return depth === 0 ? [fence] : [fence, ...(await again(depth - 1))];
+      });
+    await locks.using('k', options, async (_, lock) => {
+      assert.deepEqual(new Set(await again(3)), new Set([lock.fence]));
+      assert.deepEqual(server.holders('k'), [lock.owner]);
+      await assert.rejects(
+        locks.using('k', () => undefined),
+        LockDeadlock,
+      );
+    });
+    assert.deepEqual(server.holders('k'), []);
+    const lost = locks.using('k', options, async () => {
+      server.lose('k');
+      await server.advance(LEASE);
+      await assert.rejects(
+        locks.using('k', options, () => assert.fail('it is lost')),
+        LockLost,
+      );
+    });
+    await assert.rejects(lost, LockLost);
+    await assert.rejects(
+      locks.using('k', { ...options, wait: 0 }, () => locks.acquire('k', { wait: 0 })),
+      LockTimeout,
+    );
+  });
+});
