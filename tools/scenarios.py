@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The tables of clients/scenarios.md: which scenario was played in which language, and what came of it.
 
-    tools/scenarios.py             each row names a test of the code, and each test of tests/helpers has a row
+    tools/scenarios.py             each row names a test of the code, and each test of tests/helpers has a row;
+                                   and each call that the table of clients/README.md names is in the code
 
 tools/test.py writes the tables from a whole run of make test-clients, or compares them with it.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "clients/scenarios.md"
 HELPERS = ROOT / "tests/helpers/main.rs"
+README = ROOT / "clients/README.md"
 BEGIN, END = "<!-- played: {} -->", "<!-- end of played -->"
 # The modules of tests/helpers, by their column.
 LANGUAGES = {
@@ -207,6 +209,39 @@ def with_table(text, table, head, rows):
     return f"{text[:begin]}{BEGIN.format(table)}\n{body}{text[end:]}"
 
 
+# Where the calls of a language are, and how one is written there.
+CALLS = {
+    "Python": ("clients/python/redis_lock_client/**/*.py", r"(?:def|class) {0}\b|\b{0}: "),
+    "Node.js": (
+        "clients/node/*.ts clients/node/engine/terms.ts clients/node/testing/*.ts",
+        r"\b{0}\??[(:<]|class {0}\b",
+    ),
+    "Go": ("clients/go/redislock*/*.go", r"^func (?:\([^)]*\) )?{0}\(|^package {0}\b"),
+    "Java": ("clients/java/*/src/main/java/**/*.java", r"\b{0}\(|(?:class|interface) {0}\b"),
+    "Rust": ("clients/rust/src/**/*.rs", r"fn {0}\b|(?:struct|trait) {0}\b"),
+}
+
+
+def missing_calls(text=None):
+    """What the table of calls names and the code of that language has not."""
+    text = README.read_text() if text is None else text
+    table = text.partition("<!-- calls -->")[2].partition("<!-- end of calls -->")[0].strip().splitlines()
+    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table if "---" not in line]
+    if head[1:] != list(CALLS):
+        return [f"the table of calls is not of {', '.join(CALLS)}"]
+    code = {
+        language: "\n".join(path.read_text() for pattern in files.split() for path in sorted(ROOT.glob(pattern)))
+        for language, (files, _) in CALLS.items()
+    }
+    return [
+        f"{language} has no {name}: {what}"
+        for what, *cells in rows
+        for language, cell in zip(CALLS, cells, strict=True)
+        for name in re.findall(r"`(\w+)`", cell)
+        if not re.search(CALLS[language][1].format(re.escape(name)), code[language], re.MULTILINE)
+    ]
+
+
 def problems(text=None):
     """What of the page has no test in the code, and the other way round."""
     text = PAGE.read_text() if text is None else text
@@ -246,6 +281,6 @@ def write(count):
 if __name__ == "__main__":
     if sys.argv[1:]:
         sys.exit(__doc__)
-    for problem in (found := problems()):
+    for problem in (found := problems() + missing_calls()):
         print(f"scenarios: {problem}")
     sys.exit(1 if found else 0)

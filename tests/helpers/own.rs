@@ -54,7 +54,8 @@ fn python_tests(files: &str) {
 #[test]
 fn the_tests_of_the_helper_for_node_pass() {
     let mut command = Command::new(node());
-    command.args(["--test", "clients/node/tests/redis-lock.test.mjs", "clients/node/tests/testing.test.mjs"]);
+    command.arg("--test");
+    command.args(["redis-lock", "hold", "testing"].map(|name| format!("clients/node/tests/{name}.test.mjs")));
     passes_on_servers(1, command.env("REDIS_LOCK_MODULE", module()));
 }
 

@@ -41,6 +41,20 @@ describe('a lock that is held', () => {
     }
   });
 
+  it('has its max from the grant on, though a request waited for it', async () => {
+    const server = new FakeServer();
+    server.take('k');
+    const wait = new Locks(server).acquire('k', { lease: 3_000, max: 3_000 });
+    await until('the wait', () => server.waiting('k') === 1);
+    await server.advance(2_500);
+    server.lose('k');
+    await server.advance(0);
+    const lock = await wait;
+    await server.advance(2_500);
+    assert.equal(lock.lost, false);
+    await lock.release();
+  });
+
   it('keeps others out for a time after its work', async () => {
     const server = new FakeServer();
     const locks = new Locks(server);
