@@ -375,8 +375,9 @@ final class Wait {
     private void grant(Held hold) {
         engine.renewer.add(hold);
         if (isOver.getAndSet(true)) {
-            // It was given up meanwhile: what leaves the queue gives this back too.
+            // It was given up meanwhile. What left the queue may have come to the server before this grant.
             hold.stop();
+            undo(hold, Times.PAUSE_MIN, Times.tick() + terms.lease());
             return;
         }
         engine.waits.remove(this);
@@ -386,6 +387,21 @@ final class Wait {
         gone.complete(null);
         if (engine.isClosed) hold.lose(redislock.Hold.Loss.CLOSED);
         result.complete(hold);
+    }
+
+    /** Gives back a grant that nobody wants any more, and no later hold of this owner. */
+    private void undo(Held hold, long pauseBefore, long limit) {
+        List<CompletableFuture<Boolean>> each = new java.util.ArrayList<>();
+        for (int at = 0; at < hold.fences.length; at += 1) {
+            String fence = String.valueOf(hold.fences[at]);
+            byte[][] words = terms.about(at, "LOCK.RELEASE", owner.name, "ALL", "FENCE", fence);
+            each.add(Engine.isAnswered(route.request(words, Times.ANSWER, false)));
+        }
+        CompletableFuture.allOf(each.toArray(CompletableFuture<?>[]::new)).thenRun(() -> {
+            boolean isDone = each.stream().allMatch(CompletableFuture::join);
+            if (isDone || engine.isClosed || Times.tick() > limit) return;
+            engine.alarm.pause(pauseBefore).thenRun(() -> undo(hold, Math.min(2 * pauseBefore, Times.PAUSE_MAX), limit));
+        });
     }
 
     /** Ends without the lock. Null: others have it. */

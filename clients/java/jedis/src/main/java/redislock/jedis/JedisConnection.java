@@ -28,7 +28,7 @@ final class JedisConnection implements Connection {
         }
     }
 
-    private final redis.clients.jedis.Connection connection;
+    private final SingleConnection connection;
     private final Executor threads;
     private final ReentrantLock lock = new ReentrantLock();
     /** What waits until those before it are answered. */
@@ -37,7 +37,7 @@ final class JedisConnection implements Connection {
     private boolean isServing;
     private volatile boolean isClosed;
 
-    JedisConnection(redis.clients.jedis.Connection connection, Executor threads) {
+    JedisConnection(SingleConnection connection, Executor threads) {
         this.connection = connection;
         this.threads = threads;
     }
@@ -91,7 +91,6 @@ final class JedisConnection implements Connection {
             millis = Math.max(millis, asked.millis);
         }
         try {
-            // Jedis would connect again.
             if (!isOpen()) throw new IllegalStateException("the connection is closed");
             connection.setSoTimeout((int) Math.min(millis, Integer.MAX_VALUE));
             for (Asked asked : all) {

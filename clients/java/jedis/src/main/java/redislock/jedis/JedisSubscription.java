@@ -12,12 +12,12 @@ final class JedisSubscription implements Subscription {
     /** Completed with itself when the server has confirmed. */
     final CompletableFuture<Subscription> confirmed = new CompletableFuture<>();
 
-    private final redis.clients.jedis.Connection connection;
+    private final SingleConnection connection;
     private final Consumer<byte[]> told;
     private final Runnable ended;
     private final AtomicBoolean isOver = new AtomicBoolean();
 
-    JedisSubscription(redis.clients.jedis.Connection connection, Consumer<byte[]> told, Runnable ended) {
+    JedisSubscription(SingleConnection connection, Consumer<byte[]> told, Runnable ended) {
         this.connection = connection;
         this.told = told;
         this.ended = ended;

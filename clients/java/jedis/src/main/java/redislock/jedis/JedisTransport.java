@@ -76,7 +76,7 @@ public final class JedisTransport implements Transport {
         CompletableFuture<Connection> opened = new CompletableFuture<>();
         Runnable open = () -> {
             try {
-                opened.complete(new JedisConnection(new redis.clients.jedis.Connection(node(address), config), threads));
+                opened.complete(new JedisConnection(new SingleConnection(node(address), config), threads));
             } catch (JedisException | IllegalArgumentException error) {
                 opened.completeExceptionally(plain(error));
             }
@@ -100,7 +100,7 @@ public final class JedisTransport implements Transport {
         try {
             threads.execute(() -> {
                 try {
-                    redis.clients.jedis.Connection connection = new redis.clients.jedis.Connection(node(address), config);
+                    SingleConnection connection = new SingleConnection(node(address), config);
                     JedisSubscription subscription = new JedisSubscription(connection, told, ended);
                     subscription.confirmed.whenComplete((value, error) -> {
                         if (error == null) confirmed.complete(value);

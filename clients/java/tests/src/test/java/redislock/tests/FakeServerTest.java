@@ -1,5 +1,6 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -17,6 +18,9 @@ import redislock.Hold;
 import redislock.LockLostException;
 import redislock.LockUnavailableException;
 import redislock.RedisLocks;
+import redislock.spi.Clock;
+import redislock.spi.Connection;
+import redislock.spi.Transport;
 import redislock.test.FakeServer;
 
 /** What a test does with the server in memory. */
@@ -175,6 +179,85 @@ class FakeServerTest {
             server.ask("SET", "k", "text");
             assertThrows(LockLostException.class, hold::close);
             assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
+        }
+    }
+
+    @Test
+    void a_grant_that_comes_after_its_wait_was_given_up_is_given_back() throws Exception {
+        try (FakeServer server = new FakeServer()) {
+            Late late = new Late(server.transport());
+            try (RedisLocks locks = RedisLocks.builder(late).lease(LEASE).build()) {
+                CompletableFuture<Hold> wait = locks.exclusive("k").acquireAsync();
+                Server.await("the request", () -> late.request != null);
+                assertTrue(wait.cancel(true));
+                // One at once, and two since the request was not answered.
+                Server.await("the releases", () -> server.calls("LOCK.RELEASE") >= 3);
+                late.request.run();
+                assertEquals(1, server.calls("LOCK.ACQUIRE"));
+                Server.await("the last release", () -> server.ask("LOCK.INFO", "k") == null);
+            }
+        }
+    }
+
+    /** Holds the first request for a lock back. */
+    private static final class Late implements Transport {
+        private final Transport real;
+        volatile Runnable request;
+
+        Late(Transport real) {
+            this.real = real;
+        }
+
+        @Override
+        public CompletableFuture<Connection> connect(String address, boolean isDirect) {
+            return real.connect(address, isDirect).thenApply(Slow::new);
+        }
+
+        @Override
+        public boolean isMultiplexed() {
+            return real.isMultiplexed();
+        }
+
+        @Override
+        public Clock clock() {
+            return real.clock();
+        }
+
+        @Override
+        public void close() {
+            try {
+                real.close();
+            } catch (Exception never) {
+                throw new AssertionError(never);
+            }
+        }
+
+        private final class Slow implements Connection {
+            private final Connection connection;
+
+            Slow(Connection connection) {
+                this.connection = connection;
+            }
+
+            @Override
+            public List<CompletableFuture<Object>> send(List<byte[][]> requests, long millis, boolean isDirect) {
+                if (request != null || !new String(requests.get(0)[0], UTF_8).equals("LOCK.ACQUIRE")) {
+                    return connection.send(requests, millis, isDirect);
+                }
+                CompletableFuture<Object> reply = new CompletableFuture<>();
+                request = () -> connection.send(requests, millis, isDirect).get(0).thenAccept(reply::complete);
+                return List.of(reply);
+            }
+
+            @Override
+            public boolean isOpen() {
+                return connection.isOpen();
+            }
+
+            @Override
+            public void close() {
+                connection.close();
+            }
         }
     }
 }
