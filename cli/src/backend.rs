@@ -98,13 +98,14 @@ fn address(url: &str, source: &str) -> Result<ConnectionInfo, Error> {
     let refused = || Error::Refused(format!("{source} must be redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"));
     let address = url.into_connection_info().map_err(|_| refused())?;
     let settings = address.redis_settings();
-    match variable("REDISCLI_AUTH")? {
-        Some(password) if settings.password().is_none() => {
-            let settings = settings.clone().set_password(password);
-            Ok(address.set_redis_settings(settings))
-        }
-        _ => Ok(address),
+    if settings.password().is_some() {
+        return Ok(address);
     }
+    // A user that is named and has no password is let in as that user, or not at all: never as the default one.
+    let password = variable("REDISCLI_AUTH")?.or_else(|| settings.username().map(|_| String::new()));
+    let Some(password) = password else { return Ok(address) };
+    let settings = settings.clone().set_password(password);
+    Ok(address.set_redis_settings(settings))
 }
 
 /// How a Sentinel is asked: it may have the password of the server, or none. It has no databases.

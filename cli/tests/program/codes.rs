@@ -106,6 +106,20 @@ fn the_password_comes_from_the_environment() {
 }
 
 #[test]
+fn a_user_without_a_password_is_never_the_default_one() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.ok(&["ACL", "SETUSER", "viewer", "on", ">secret", "~*", "+@all"]);
+    conn.ok(&["ACL", "SETUSER", "free", "on", "nopass", "~*", "+@all"]);
+    for (user, code) in [("viewer", 69), ("nobody", 69), ("free", 0)] {
+        let url = format!("redis://{user}@127.0.0.1:{}", server.port());
+        let outcome = run(9, &["run", "-n", "-u", &url, "k", "true"]);
+        assert_eq!(outcome.code, Some(code), "{user}: {}", outcome.err);
+        assert_eq!(outcome.err.contains("wrong user or password"), code != 0, "{user}: {}", outcome.err);
+    }
+}
+
+#[test]
 fn grace_is_waited_for_and_told_by_one_that_does_not_wait() {
     let server = Server::setup().lock_option("grace-ms", "3600000").start();
     for options in [&["-n"][..], &["-w", "100ms"]] {
