@@ -27,6 +27,8 @@ import {
 } from './times.ts';
 
 const REDIRECTIONS_MAX = 5;
+/** As long as a timer can be. */
+const ALIVE_MS = 2 ** 31 - 1;
 /** The pause before a request that is repeated once, also when its time is over. */
 const AT_ONCE = -1;
 /** The links of so many unanswered requests are kept for a RELEASE behind them. */
@@ -67,6 +69,8 @@ export class Wait implements Sleeper {
   #hold: Hold | undefined;
   #redirections = 0;
   #pause = PAUSE_MIN_MS;
+  /** Keeps the process alive between two requests. */
+  #alive: NodeJS.Timeout | undefined;
   /** When the last request was made, for how long it waits in the server, and whether its link was open before. */
   #asked = 0;
   #block = 0;
@@ -108,6 +112,7 @@ export class Wait implements Sleeper {
       }
       throw explained(error);
     } finally {
+      clearInterval(this.#alive);
       wire.drop();
       this.#signal?.removeEventListener('abort', cancel);
     }
@@ -148,9 +153,11 @@ export class Wait implements Sleeper {
       try {
         const hold = await this.#ask(left);
         if (hold) return hold;
+        this.#alive ??= setInterval(ignore, ALIVE_MS);
         idle = await this.#afterNull(left);
       } catch (error) {
         this.#signal?.throwIfAborted();
+        this.#alive ??= setInterval(ignore, ALIVE_MS);
         failure = error;
         idle = this.#pauseAfter(error);
       }

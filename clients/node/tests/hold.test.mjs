@@ -1,6 +1,7 @@
 // What a program may do with a lock that it holds, on the server in memory.
 
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { helper, LockDeadlock, LockLost, LockMisuse, Locks, LockTimeout, until } from './stage.mjs';
 
@@ -127,6 +128,21 @@ describe('a lock that is held', () => {
     server.lose('k');
     await assert.rejects(lock.setNote('all done'), LockLost);
     assert.equal(lock.lost, true);
+  });
+});
+
+describe('a wait', () => {
+  it('keeps its process alive', () => {
+    const script = `
+      import { Locks } from ${JSON.stringify(helper)};
+      import { FakeServer } from ${JSON.stringify(new URL('testing/index.js', new URL(helper, import.meta.url)).href)};
+      const server = new FakeServer();
+      const lock = await new Locks(server).acquire('k');
+      const [blocking, told] = [8, 0].map((maxBlocking) => new Locks(server, { maxBlocking }));
+      console.log(await blocking.tryAcquire('k', { wait: 300 }), await told.tryAcquire('k', { wait: 300 }));
+    `;
+    const run = spawnSync(process.execPath, ['--input-type=module', '--eval', script], { encoding: 'utf8' });
+    assert.equal(run.stdout, 'null null\n', run.stderr);
   });
 });
 
