@@ -296,7 +296,7 @@ class _Lock(Face):
         if max_blocking < 0:
             raise ValueError("max_blocking must be 0 or more")
         if max is not None and not lease <= max < math.inf:
-            raise ValueError("max must be at least the lease")
+            raise ValueError(f"max must be at least the lease, {lease:g} s")
         self._spec = Spec(
             client,
             keys,
