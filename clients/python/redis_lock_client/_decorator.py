@@ -31,6 +31,8 @@ def locked(
         def lock_of(kind: type[Any], args: Any, kwargs: Any) -> Any:
             return kind(client, key(*args, **kwargs) if callable(key) else key, **arguments)
 
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("a generator runs after its call: take the lock inside it")
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)

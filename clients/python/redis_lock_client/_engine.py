@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import socket
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class Spec:
     old_clients: bool
     max: float | None = None
     reentrant: bool = False
-    token: HoldToken | None = None
+    token: HoldToken | None = dataclasses.field(default=None, compare=False)
 
     @property
     def mode(self) -> str:
@@ -140,6 +141,8 @@ class Hold(Question):
         self.ends = math.inf  # when it is lost, however often it is renewed
         self.entered = 1  # how often its thread or task has entered it
         self.let = False  # it was let go, and needs no release
+        self.inside = False  # a block of its thread or task holds it
+        self.renewing = False  # a renewal is on its way
         self.refuses_own = True  # a wait for what its own thread or task holds
         self.pauses = pauses()
         self.failure: Exception | None = None  # why the last renewal failed
@@ -148,6 +151,7 @@ class Hold(Question):
         self.kept = QUEUE  # how long the server keeps its place without a request for it
         self.told: set[str] = set()
         self.asked = self.slot = self.crowded = self.hangs = False
+        self.places: weakref.WeakSet[Any] = weakref.WeakSet()  # the lock objects that have it as their last acquisition
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
         # What is owed: a release that the renewer repeats until it is answered, or this time is over.
         self.owes_until = -math.inf
@@ -283,6 +287,7 @@ class Hold(Question):
         """Takes a hold over from another process, whose fence is void then."""
         until = math.inf if wait is None else now() + wait
         words = [*self.spec.extend(token.owner, (token.fence,)), "MINFENCE", token.fence + 1]
+        words += [] if self.spec.note is None else ["NOTE", self.spec.note]
         unanswered: Exception | None = None
         while True:
             begin = now()
@@ -407,6 +412,7 @@ class Hold(Question):
             self.end()
         if self.ended or self.is_lost():
             return None
+        self.renewing = True
         return [self.extension()]
 
     def extension(self) -> list[Any]:
@@ -415,6 +421,7 @@ class Hold(Question):
         return self.spec.extend(self.owner.name, self.fences, lease)
 
     async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
+        self.renewing = False
         error = replies if isinstance(replies, Exception) else next(filter(is_failure, replies), None)
         if self.owes and not self.at_release:
             return  # a renewal, and the lock was given up meanwhile
@@ -521,23 +528,33 @@ class Hold(Question):
             raise LockError(
                 f"{self.spec.title} was entered several times: only the outer block lets it go", self.spec.name
             )
-        if self.pid == os.getpid():
-            self.let = True
-            await self.kind.shielded(lambda: self.set_end(seconds))
+        if self.is_lost():
+            if self.pid == os.getpid():
+                await self.kind.shielded(self.give_back)
+            raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
+        self.let = True
+        await self.kind.shielded(lambda: self.set_end(seconds))
 
     async def set_end(self, seconds: float) -> None:
         lost = self.is_lost()
         self.stop()
+        until = now() + self.lease / 6
+        while self.renewing and now() < until:  # else it would undo this
+            await self.kind.sleep(10 * TICK)
         try:
             limit, words = (await self.find()).patience, self.spec.extend(self.owner.name, self.fences, seconds)
+            begin = now()
             try:
                 reply = await self.ask_of_hold(words, limit)
             except Exception as error:
                 if lost or not again(error):
                     raise
-                await self.follow(now())
+                await self.follow(begin)
                 reply = await self.ask_of_hold(words, limit, fresh=True)
             self.lost = lost or not self.confirms(reply)
+        except BaseException:
+            self.owe(self.spec.release(self.owner.name, self.fences))
+            raise
         finally:
             self.end()
         if self.lost:
@@ -548,7 +565,8 @@ class Hold(Question):
         if self.spec.several:
             raise LockError(f"{self.spec.title}: a lock of several keys keeps its note", self.spec.name)
         sent = now()
-        reply = None if self.is_lost() else await self.ask_of_hold([*self.extension(), "NOTE", note], self.lease / 6)
+        words, limit = [*self.extension(), "NOTE", note], (await self.find()).patience
+        reply = None if self.is_lost() else await self.ask_of_hold(words, limit)
         if reply is None:
             self.lose("the server says that it is not held")
             raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
@@ -556,9 +574,16 @@ class Hold(Question):
 
     async def detach(self) -> HoldToken:
         """Gives it up for another process to take over within its lease."""
-        if self.spec.several or self.spec.limit is not None:
-            raise LockError(f"{self.spec.title}: several keys and shares cannot be handed over", self.spec.name)
-        await self.let_go(self.lease)
+        if self.spec.several or self.spec.limit is not None or self.spec.max is not None:
+            text = "several keys, shares, and what has a max cannot be handed over"
+            raise LockError(f"{self.spec.title}: {text}", self.spec.name)
+        try:
+            await self.let_go(self.lease)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not self.lost:  # nobody has the token
+                await self.find()
+                self.owe(self.spec.release(self.owner.name, self.fences))
+            raise
         return HoldToken(self.spec.keys[0], self.owner.name, self.fences[0], self.lease, self.spec.shared)
 
     # --- asking about it ---

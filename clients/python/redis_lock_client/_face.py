@@ -46,10 +46,30 @@ class Place:
     """Where a lock has its last acquisition: one for all threads, or for each."""
 
     hold: Any = None
+    entered = 0  # how often it was entered through this object
+
+    def put(self, hold: Any) -> None:
+        if self.hold is not hold:
+            self.clear()
+        hold.places.add(self)
+        self.hold = hold
+        self.entered += 1
+
+    def clear(self) -> None:
+        if self.hold is not None:
+            self.hold.places.discard(self)
+            if not self.hold.places:
+                self.hold.abandoned = True  # nobody can release it any more, so nobody renews it either
+        self.hold, self.entered = None, 0
+
+    def leave(self) -> None:
+        """After a release. What is held still is another object's."""
+        self.entered -= 1
+        if self.entered <= 0 and self.hold is not None and not self.hold.ended:
+            self.clear()
 
     def __del__(self) -> None:
-        if self.hold is not None:
-            self.hold.abandoned = True  # nobody can release it any more, so nobody renews it either
+        self.clear()
 
 
 class Places(threading.local):
@@ -78,7 +98,7 @@ class Face:
         place = self._at()
         if place.hold is not None and not place.hold.ended and place.hold.pid == hold.pid:
             return place.hold
-        place.hold = hold
+        place.put(hold)
         return None
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Any, float | None]:
@@ -161,6 +181,7 @@ class ThreadFace(Face):
     def __enter__(self) -> Self:
         if not self.acquire():
             raise self._not_acquired()
+        self._hold.inside = True
         return self
 
     def __exit__(
@@ -192,11 +213,14 @@ class AsyncFace(Face):
 
     async def release(self) -> None:
         """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
-        await self._held().release()
+        place, hold = self._at(), self._held()
+        await hold.release()
+        place.leave()
 
     async def __aenter__(self) -> Self:
         if not await self.acquire():
             raise self._not_acquired()
+        self._hold.inside = True
         return self
 
     async def __aexit__(
@@ -235,8 +259,8 @@ class _Lock(Face):
         max: how long it is held at most, in seconds: at least `lease`. It is renewed until then, and then lost, so that
             work that never ends keeps nobody out. None: without an end.
         reentrant: True: the thread or task that holds the lock may take it again, through any object with the same
-            arguments. It is released with the outermost block. False: to wait for what one's own thread or task holds
-            is a `Deadlock`, unless `blocking_timeout` is given, as redis-py's locks wait.
+            arguments. It is released with the outermost block. False: to wait for what a `with` block of one's own
+            thread or task holds is a `Deadlock`, unless `blocking_timeout` is given, as redis-py's locks wait.
         old_clients: True: clients with another kind of lock may hold the same key, as a string or a hash. While they
             do, the lock is held by others, and this one asks again after a pause. False: that is the error WRONGTYPE.
         timeout: the `lease`, in seconds, as redis-py calls it.
@@ -334,6 +358,8 @@ class _Lock(Face):
         """
         if not isinstance(token, HoldToken):
             raise TypeError(f"token must be a HoldToken, and not {type(token).__name__}")
+        if arguments.get("within") is not None:
+            raise ValueError("within: a lock that is taken over keeps its owner")
         lock = cls(client, token.key, **{"lease": token.lease, "shared": token.shared, **arguments})
         lock._spec = dataclasses.replace(lock._spec, token=token)
         return lock
@@ -372,13 +398,14 @@ class _Lock(Face):
 
     def _enters_again(self, hold: Hold) -> bool:
         same = [one for one in _own.own(hold) if one.spec == hold.spec] if self._spec.reentrant else []
-        if not same:
+        other = self._hold
+        if not same or (other is not None and other is not same[0] and not other.ended):
             return False
         if same[0].is_lost():
             raise LockLost(f"{self._spec.title} is lost, and must be released first", self._spec.name)
         with mutex:
             same[0].entered += 1
-        self._at().hold = same[0]
+        self._at().put(same[0])
         return True
 
     def _is_let_go(self) -> bool:
@@ -405,7 +432,9 @@ class Lock(ThreadFace, _Lock):
 
     def release(self) -> None:
         """Releases the lock. Raises `LockLost` if it was lost before."""
-        run(self._held().release())
+        place, hold = self._at(), self._held()
+        run(hold.release())
+        place.leave()
 
     def release_after(self, seconds: float) -> None:
         """Renews the lock no more, and lets it end after so many seconds, whatever becomes of this process.

@@ -29,12 +29,16 @@ def own(hold: Hold) -> list[Hold]:
     """What this thread or task holds of the same keys, through the same client."""
     me, names = hold.kind.who(), hold.names
     held = [one for reference, who in _held.get() if who() is me and (one := reference()) is not None]
-    return [one for one in held if not one.ended and one.spec.client is hold.spec.client and one.names & names]
+    live = [one for one in held if not (one.ended or one.abandoned) and one.pid == hold.pid]
+    return [one for one in live if one.spec.client is hold.spec.client and one.names & names]
 
 
 def refuse(hold: Hold) -> None:
-    """Raises an error if it would wait for what this thread or task holds without an end."""
-    mine = [one.spec for one in own(hold) if one.ends == math.inf and not one.is_lost()]
+    """Raises an error if it would wait for what a block of this thread or task holds without an end.
+
+    What was acquired without a block may be released by another one.
+    """
+    mine = [one.spec for one in own(hold) if one.inside and one.ends == math.inf and not one.is_lost()]
     if any(one.mode == "WRITE" or hold.spec.mode == "WRITE" for one in mine) or has_no_share(mine, hold.spec):
         text = "this thread or task holds it, and would wait for itself: give it `reentrant`, or pass the lock on"
         raise Deadlock(f"{hold.spec.title}: {text}", hold.spec.name)

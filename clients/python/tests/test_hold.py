@@ -1,12 +1,15 @@
 """What a program may do with a lock that it holds, on the server in memory."""
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
 import time
 import unittest
 from pathlib import Path
+
+import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, Deadlock, HoldToken, Lock, LockError, LockLost, LockNotAcquired, locked
@@ -98,6 +101,7 @@ class HoldTest(unittest.TestCase):
         with Lock.from_token(self.client, token, note="taken over") as adopted:
             self.assertEqual(adopted.owner, owner)
             self.assertGreater(adopted.fence, fence)
+            self.assertEqual(self.info("note"), "taken over")
             self.assertEqual(adopted.guard("SET", "data", "new"), "OK")
             late = self.client.execute_command("LOCK.GUARD", "k", owner, fence, "SET", "data", "late")
             self.assertIsNone(late)
@@ -108,14 +112,37 @@ class HoldTest(unittest.TestCase):
             wait_for(lambda: adopted.valid_for > HOUR - 1400)
         self.assertEqual(self.client.exists("k"), 0)
 
+    def test_a_lost_lock_is_kept_for_nobody(self):
+        lock = self.held(max=1.2 * HOUR)
+        self.fake.advance(1500)
+        wait_for(lambda: lock.valid_for > HOUR - 1000)
+        self.fake.advance(1.2 * HOUR - 1490)
+        self.assertTrue(lock.lost)
+        self.assertEqual(self.client.exists("k"), 1)
+        self.assertRaises(LockLost, lock.release_after, 10 * HOUR)
+        self.assertEqual(self.client.exists("k"), 0)
+
+    def test_a_lock_that_could_not_be_let_go_is_released_in_the_background(self):
+        for let_go in (lambda lock: lock.release_after(10 * HOUR), lambda lock: lock.detach()):
+            lock = self.held()
+            self.fake.set_down()
+            self.assertRaises(redis.ConnectionError, let_go, lock)
+            self.fake.set_down(False)
+            wait_for(lambda: self.client.exists("k") == 0)
+
     def test_a_token_whose_lease_is_over_is_void(self):
         token = self.held().detach()
         self.fake.advance(HOUR + 1)
         self.assertRaises(LockLost, Lock.from_token(self.client, token).acquire)
         self.assertRaises(TypeError, Lock.from_token, self.client, "token")
+        self.assertRaises(ValueError, Lock.from_token, self.client, token, within=self.held())
 
     def test_shares_and_several_keys_are_not_handed_over(self):
-        for lock in (Lock(self.client, "s", limit=2), Lock(self.client, ["{a}1", "{a}2"])):
+        for lock in (
+            Lock(self.client, "s", limit=2),
+            Lock(self.client, ["{a}1", "{a}2"]),
+            Lock(self.client, "m", lease=30, max=30),
+        ):
             with lock, self.assertRaisesRegex(LockError, "cannot be handed over"):
                 lock.detach()
 
@@ -145,17 +172,18 @@ class HoldTest(unittest.TestCase):
         shares = [Lock(self.client, "s", limit=3, take=take) for take in (2, 1)]
         with shares[0], shares[1], self.assertRaisesRegex(Deadlock, "wait for itself"):
             Lock(self.client, "s", limit=3).acquire()
-        limited = self.held(max=HOUR)
+        limited = self.lock(max=HOUR)
 
         def let_time_pass():
             wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
             self.fake.advance(HOUR + 60)
 
         clock = threading.Thread(target=let_time_pass)
-        clock.start()
-        self.assertTrue(Lock(self.client, "k").acquire())
-        clock.join()
-        self.assertTrue(limited.lost)
+        with self.assertRaises(LockLost), limited:
+            clock.start()
+            self.assertTrue(Lock(self.client, "k").acquire())
+            clock.join()
+            self.assertTrue(limited.lost)
 
     def test_a_reentrant_lock_is_released_with_the_outermost_block(self):
         def again(depth):
@@ -183,6 +211,47 @@ class HoldTest(unittest.TestCase):
                 self.assertTrue(lock.wait_lost(60))
             self.assertRaises(LockLost, Lock(self.client, "k", reentrant=True).acquire)
 
+    def test_an_inner_object_that_is_gone_ends_no_outer_lock(self):
+        outer = self.held(reentrant=True)
+        with self.lock(reentrant=True):
+            pass
+        gc.collect()
+        self.fake.advance(1500)
+        wait_for(lambda: outer.valid_for > HOUR - 1400)
+        inner = self.lock(reentrant=True)
+        with inner:
+            pass
+        self.assertRaises(LockError, inner.release)  # it has nothing to release any more
+        self.assertTrue(outer.check())
+        # The first object goes first.
+        inner.acquire()
+        outer.release()
+        outer = None
+        gc.collect()
+        self.fake.advance(1500)
+        wait_for(lambda: inner.valid_for > HOUR - 1400)
+        inner.release()
+        self.assertEqual(self.client.exists("k"), 0)
+
+    def test_an_inner_object_that_is_dropped_ends_no_outer_lock(self):
+        outer = self.held(reentrant=True)
+        self.lock(reentrant=True).acquire()
+        gc.collect()
+        self.fake.advance(1500)
+        wait_for(lambda: outer.valid_for > HOUR - 1400)
+
+    def test_a_lock_without_a_block_is_waited_for_since_others_may_release_it(self):
+        lock = self.held()
+
+        def release():
+            wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+            lock.release()
+
+        other = threading.Thread(target=release)
+        other.start()
+        self.assertTrue(Lock(self.client, "k").acquire())
+        other.join()
+
     # --- notes, and a decorator ---
 
     def test_a_note_says_how_far_the_work_is(self):
@@ -200,6 +269,8 @@ class HoldTest(unittest.TestCase):
             self.assertRaises(LockNotAcquired, work, number, name=name)
             return self.client.exists(f"{name}:{number}")
 
+        with self.assertRaisesRegex(TypeError, "generator"):
+            locked(self.client, "k")(lambda: (yield))
         self.assertEqual(work.__name__, "work")
         self.assertEqual(work(7, name="job"), 1)
         self.assertEqual(self.client.exists("job:7"), 0)

@@ -388,6 +388,12 @@ if child == 0:
         lost = lost and lock.lost
     else:
         os._exit(2)
+    for let_go in (lock.detach, lambda: lock.release_after(60)):
+        try:
+            let_go()
+        except LockError:
+            continue
+        os._exit(3)
     lock.release()
     with Lock(client, {self.key + ":2"!r}, wait=5) as own:
         os._exit(0 if lost and own.check() else 1)

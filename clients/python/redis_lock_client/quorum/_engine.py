@@ -9,6 +9,7 @@ import math
 import os
 import random
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -483,6 +484,7 @@ class Hold:
         self.failure: Exception | None = None
         self.trip = 0.01  # how long a majority took to answer
         self.told: set[tuple[str, int]] = set()
+        self.places: weakref.WeakSet[Any] = weakref.WeakSet()
         self.claimed = self.held = self.lost = self.ended = self.abandoned = False
 
     # --- acquiring ---
