@@ -346,12 +346,12 @@ export class Lock {
 
   /**
    * Gives the lock to another process, which takes it over by {@link Locks.adopt} within the lease. To release it after
-   * that does nothing. For one key, and no share of it.
+   * that does nothing. For one key, no share of it, and without `max`.
    * @throws {LockLost} It was lost before.
    */
   async detach(): Promise<HoldToken> {
     const { terms } = this.#hold;
-    if (!terms.isOne) throw new LockMisuse('several keys and shares cannot be handed over');
+    if (!terms.isOne) throw new LockMisuse('several keys, shares, and what has a max cannot be handed over');
     await this.releaseAfter(terms.lease);
     const { owner, fence } = this;
     return { key: terms.keys[0] as string, owner, fence, lease: terms.lease, shared: terms.mode === 'READ' };

@@ -119,9 +119,9 @@ export class Terms {
     return this.#asked === other.#asked;
   }
 
-  /** True if it may be handed over: one key, and no share of it. */
+  /** True if it may be handed over: one key, no share of it, and no end. */
   get isOne(): boolean {
-    return this.keys.length === 1 && this.#options.limit == null;
+    return this.keys.length === 1 && this.#options.limit == null && this.max === Number.POSITIVE_INFINITY;
   }
 
   /** What two clocks may differ by. */

@@ -102,6 +102,7 @@ describe('a lock that is held', () => {
     for (const [keys, options] of [
       [['a', 'b'], {}],
       ['s', { limit: 2 }],
+      ['m', { max: LEASE }],
     ]) {
       await assert.rejects((await locks.acquire(keys, options)).detach(), /cannot be handed over/);
     }
