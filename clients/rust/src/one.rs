@@ -104,12 +104,14 @@ impl OneServer {
         patience: Option<Duration>,
     ) -> Ended {
         self.transport.lanes.remove(hold);
-        let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
+        let was_lost = hold.is_lost();
+        let limit = if was_lost { self.limit.min(LOST_LIMIT) } else { self.limit };
         let (of_request, ends_at) = (hold.clone(), after.map(|time| Moment::now() + time));
         let requests = move || {
             let (terms, owner, fences) = (&of_request.terms, &of_request.owner, &of_request.fences);
             match ends_at {
-                Some(end) if !end.is_past() => terms.shorten(owner, fences, end.left()),
+                // Of what is lost nothing is kept for anybody.
+                Some(end) if !was_lost && !end.is_past() => terms.shorten(owner, fences, end.left()),
                 _ => terms.release(owner, fences),
             }
         };

@@ -195,6 +195,16 @@ fn a_lock_with_a_maximum_is_lost_then_and_others_get_it_while_the_work_goes_on()
 }
 
 #[test]
+fn a_lost_lock_is_kept_for_nobody() {
+    let server = Server::new();
+    let guard = client_of(&server).key("k").lease(SHORT).max(SHORT).lock().unwrap();
+    assert!(guard.wait_lost(PATIENCE));
+    // The server may have it for a moment yet.
+    assert!(matches!(guard.release_after(PATIENCE * 100), Err(Error::Lost)));
+    wait_for("its end", || server.connect().lock_info("k").is_none());
+}
+
+#[test]
 fn what_a_giver_still_writes_is_refused_once_another_has_adopted_the_lock() {
     let server = Server::new();
     let (giver, mut conn) = (client_of(&server), server.connect());
