@@ -168,8 +168,9 @@ public final class Agent {
         try {
             return future.get();
         } catch (InterruptedException interrupted) {
-            future.cancel(true);
-            throw interrupted;
+            if (future.cancel(true)) throw interrupted;
+            // It was granted in this moment.
+            return future.get();
         }
     }
 
