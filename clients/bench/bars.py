@@ -92,7 +92,9 @@ def verdicts(helpers, runs):
         }
         if reached:
             least, most = shown(min(reached.values())), shown(max(reached.values()))
-            names = ", ".join(f"{name} {shown(value)}" for name, value in missed.items())
+            # By its client library, or where there is one alone by its language.
+            short = {name: name.rpartition(", ")[2].partition(":")[0] for name in missed}
+            names = ", ".join(f"{short[name]} {shown(value)}" for name, value in missed.items())
             verdict = f"not within: {names}" if missed else "within"
             yield bar.text(), least if least == most else f"{least} to {most}", verdict
 
