@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redislock.DeadlockException;
 import redislock.LockUnavailableException;
@@ -377,7 +378,7 @@ final class Wait {
         if (isOver.getAndSet(true)) {
             // It was given up meanwhile. What left the queue may have come to the server before this grant.
             hold.stop();
-            undo(hold, Times.PAUSE_MIN, Times.tick() + terms.lease());
+            again(() -> undo(hold), 1, Times.PAUSE_MIN, Times.tick() + terms.lease());
             return;
         }
         engine.waits.remove(this);
@@ -389,19 +390,15 @@ final class Wait {
         result.complete(hold);
     }
 
-    /** Gives back a grant that nobody wants any more, and no later hold of this owner. */
-    private void undo(Held hold, long pauseBefore, long limit) {
-        List<CompletableFuture<Boolean>> each = new java.util.ArrayList<>();
+    /** Gives back a grant that nobody wants any more, and no later hold of this owner. True if the server has confirmed it. */
+    private CompletableFuture<Boolean> undo(Held hold) {
+        CompletableFuture<Boolean> all = CompletableFuture.completedFuture(true);
         for (int at = 0; at < hold.fences.length; at += 1) {
             String fence = String.valueOf(hold.fences[at]);
             byte[][] words = terms.about(at, "LOCK.RELEASE", owner.name, "ALL", "FENCE", fence);
-            each.add(Engine.isAnswered(route.request(words, Times.ANSWER, false)));
+            all = all.thenCombine(Engine.isAnswered(route.request(words, Times.ANSWER, false)), Boolean::logicalAnd);
         }
-        CompletableFuture.allOf(each.toArray(CompletableFuture<?>[]::new)).thenRun(() -> {
-            boolean isDone = each.stream().allMatch(CompletableFuture::join);
-            if (isDone || engine.isClosed || Times.tick() > limit) return;
-            engine.alarm.pause(pauseBefore).thenRun(() -> undo(hold, Math.min(2 * pauseBefore, Times.PAUSE_MAX), limit));
-        });
+        return all;
     }
 
     /** Ends without the lock. Null: others have it. */
@@ -452,21 +449,23 @@ final class Wait {
                     }
                     return isReleased && what == Seen.NOTHING ? 0 : 1;
                 })
-                .thenCompose(count -> releaseAgain(count, Times.PAUSE_MIN, limit));
+                .thenCompose(count -> again(this::release, count, Times.PAUSE_MIN, limit));
     }
 
     private CompletableFuture<Boolean> release() {
         return Engine.isAnswered(route.request(terms.leave(owner.name), Times.ANSWER, false));
     }
 
-    private CompletableFuture<Boolean> releaseAgain(int count, long pauseBefore, long limit) {
+    /** Asks until that was answered so often. */
+    private CompletableFuture<Boolean> again(
+            Supplier<CompletableFuture<Boolean>> request, int count, long pauseBefore, long limit) {
         if (count == 0) return CompletableFuture.completedFuture(true);
         if (Times.tick() > limit || engine.isClosed) return CompletableFuture.completedFuture(false);
-        return release().thenCompose(isAnswered -> isAnswered
-                ? releaseAgain(count - 1, pauseBefore, limit)
+        return request.get().thenCompose(isAnswered -> isAnswered
+                ? again(request, count - 1, pauseBefore, limit)
                 : engine.alarm
                         .pause(pauseBefore)
-                        .thenCompose(none -> releaseAgain(count, Math.min(2 * pauseBefore, Times.PAUSE_MAX), limit)));
+                        .thenCompose(none -> again(request, count, Math.min(2 * pauseBefore, Times.PAUSE_MAX), limit)));
     }
 
     /** What comes of the request under way. Its link is closed if nothing comes. */

@@ -86,7 +86,7 @@ class PlacesTest {
     private static Place opened(Place.Kind kind) throws Exception {
         synchronized (OPEN) {
             Place open = OPEN.get(kind);
-            if (open == null) OPEN.put(kind, open = kind.open(Files.createDirectory(folder.resolve(kind.name()))));
+            if (open == null) OPEN.put(kind, open = kind.open(Files.createDirectories(folder.resolve(kind.name()))));
             return open;
         }
     }
