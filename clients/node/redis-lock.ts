@@ -351,7 +351,7 @@ export class Lock {
    */
   async detach(): Promise<HoldToken> {
     const { terms } = this.#hold;
-    if (!terms.isOne) throw new LockMisuse('several keys, shares, and what has a max cannot be handed over');
+    if (!terms.isTransferable) throw new LockMisuse('several keys, shares, and what has a max cannot be handed over');
     await this.releaseAfter(terms.lease);
     const { owner, fence } = this;
     return { key: terms.keys[0] as string, owner, fence, lease: terms.lease, shared: terms.mode === 'READ' };

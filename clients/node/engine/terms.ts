@@ -120,7 +120,7 @@ export class Terms {
   }
 
   /** True if it may be handed over: one key, no share of it, and no end. */
-  get isOne(): boolean {
+  get isTransferable(): boolean {
     return this.keys.length === 1 && this.#options.limit == null && this.max === Number.POSITIVE_INFINITY;
   }
 

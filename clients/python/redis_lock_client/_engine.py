@@ -140,8 +140,8 @@ class Hold(Question):
         self.valid_until = math.inf  # until when it is surely held
         self.ends = math.inf  # when it is lost, however often it is renewed
         self.entered = 1  # how often its thread or task has entered it
-        self.let = False  # it was let go, and needs no release
-        self.inside = False  # a block of its thread or task holds it
+        self.was_let_go = False  # it was let go, and needs no release
+        self.in_block = False  # a block of its thread or task holds it
         self.renewing = False  # a renewal is on its way
         self.refuses_own = True  # a wait for what its own thread or task holds
         self.pauses = pauses()
@@ -532,7 +532,7 @@ class Hold(Question):
             if self.pid == os.getpid():
                 await self.kind.shielded(self.give_back)
             raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
-        self.let = True
+        self.was_let_go = True
         await self.kind.shielded(lambda: self.set_end(seconds))
 
     async def set_end(self, seconds: float) -> None:

@@ -181,7 +181,7 @@ class ThreadFace(Face):
     def __enter__(self) -> Self:
         if not self.acquire():
             raise self._not_acquired()
-        self._hold.inside = True
+        self._hold.in_block = True
         return self
 
     def __exit__(
@@ -220,7 +220,7 @@ class AsyncFace(Face):
     async def __aenter__(self) -> Self:
         if not await self.acquire():
             raise self._not_acquired()
-        self._hold.inside = True
+        self._hold.in_block = True
         return self
 
     async def __aexit__(
@@ -409,7 +409,7 @@ class _Lock(Face):
         return True
 
     def _is_let_go(self) -> bool:
-        return self._hold is not None and self._hold.let
+        return self._hold is not None and self._hold.was_let_go
 
 
 class Lock(ThreadFace, _Lock):

@@ -38,7 +38,7 @@ def refuse(hold: Hold) -> None:
 
     What was acquired without a block may be released by another one.
     """
-    mine = [one.spec for one in own(hold) if one.inside and one.ends == math.inf and not one.is_lost()]
+    mine = [one.spec for one in own(hold) if one.in_block and one.ends == math.inf and not one.is_lost()]
     if any(one.mode == "WRITE" or hold.spec.mode == "WRITE" for one in mine) or has_no_share(mine, hold.spec):
         text = "this thread or task holds it, and would wait for itself: give it `reentrant`, or pass the lock on"
         raise Deadlock(f"{hold.spec.title}: {text}", hold.spec.name)

@@ -5,26 +5,17 @@ import gc
 import logging
 import sys
 import threading
-import time
 import unittest
 from pathlib import Path
 
 import redis
+from test_fake import wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, Deadlock, HoldToken, Lock, LockError, LockLost, LockNotAcquired, locked
 from redis_lock_client.testing import FakeServer
 
 HOUR = 3600
-
-
-def wait_for(condition, limit=60):
-    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
-    give_up = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > give_up:
-            raise AssertionError("waited in vain")
-        time.sleep(0.005)
 
 
 class HoldTest(unittest.TestCase):

@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import redis
+from test_fake import wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis_lock_client
@@ -25,15 +26,6 @@ PORT = int(os.environ["REDIS_LOCK_PORT"])
 def setUpModule():
     """A shell lets what it starts in the background ignore SIGINT, and Python then raises no KeyboardInterrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def wait_for(condition, limit=60):
-    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
-    give_up = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > give_up:
-            raise AssertionError("waited in vain")
-        time.sleep(0.005)
 
 
 class LockTest(unittest.TestCase):
