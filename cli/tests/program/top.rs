@@ -355,6 +355,15 @@ fn all_nodes_of_a_cluster_are_shown_and_a_server_that_is_away_is_named() {
     screen.press("q");
     assert_eq!(screen.end(), Some(0));
 
+    // And all servers that are named.
+    let servers = [Server::new(), Server::new()];
+    let _waiting = servers.each_ref().map(|server| contend(server, &format!("at-{}", server.port()), "alice", 1));
+    let urls = servers.each_ref().map(|server| format!("redis://127.0.0.1:{}", server.port()));
+    let mut screen = Screen::open(9, &["--url", &urls[0], "--url", &urls[1]], &[]);
+    screen.wait("both", |shown| servers.iter().all(|server| shown.contains(&format!("at-{}", server.port()))));
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+
     let mut server = Server::new();
     let mut screen = Screen::open(server.port(), &[], &[]);
     screen.wait_text("locks 0");
