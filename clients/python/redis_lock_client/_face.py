@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import redis
 import redis.asyncio
@@ -33,6 +34,7 @@ from redis_lock_client._common import (
     wait_of,
 )
 from redis_lock_client._engine import Hold, Owner, Spec
+from redis_lock_client._figures import Listener
 from redis_lock_client._tasks import TaskServer
 from redis_lock_client._threads import ThreadServer, run
 from redis_lock_client._transport import Server
@@ -40,6 +42,8 @@ from redis_lock_client._trouble import OnTrouble
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
 
 
 class Place:
@@ -252,6 +256,7 @@ class _Lock(Face):
         on_trouble: is called with a `Trouble`, once for each kind of it: the server cannot be reached, has no module,
             gives no right or has no memory, a renewal failed, the lock is lost. Without it the logger `redis_lock` is
             told. It is called in a thread of its own where a renewal finds the trouble; with asyncio in the event loop.
+        listener: hears what the lock does, for the application's figures.
         max_blocking: so many waits of the process have a connection each. Further ones are told by the server's NOTIFY,
             all on one more connection; 0: all of them.
         notify_prefix: stands before the random part of the channel of NOTIFY, `lock:notify:`, so that the user's rights
@@ -291,6 +296,7 @@ class _Lock(Face):
         note: str | None = None,
         within: _Lock | None = None,
         on_trouble: OnTrouble | None = None,
+        listener: Listener | None = None,
         max_blocking: int = BLOCKING_MAX,
         notify_prefix: str = "",
         max: float | None = None,  # noqa: A002
@@ -335,6 +341,7 @@ class _Lock(Face):
             old_clients,
             max,
             reentrant,
+            listener,
         )
         self._refuses_own = blocking_timeout is None
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
@@ -457,6 +464,25 @@ class Lock(ThreadFace, _Lock):
         """Replaces the note, such as by how far the work is. Raises `LockLost` if the lock is lost."""
         run(self._held().set_note(note))
 
+    def lead(self, term: Callable[[Self], T | None]) -> T:
+        """Leads again and again: waits for the lock, runs `term` with it, and gives it back.
+
+        The number of a term is its `fence`. Ends with the first value but None that `term` returns; else it waits for
+        the next term, behind others that wait. The term is over when the lock is lost, and another may lead from then
+        on. Only the work can stop itself: it looks at `lost` or waits in `wait_lost`. A `LockLost` that it raises
+        then ends the term alone.
+        """
+        while True:
+            value = None
+            try:
+                with self:
+                    value = term(self)
+            except LockLost:
+                if not self.lost:
+                    raise
+            if value is not None:
+                return value
+
     def check(self) -> bool:
         """Asks the server whether the lock is held now, under its fence."""
         return self._hold is not None and bool(run(self._hold.check()))
@@ -511,6 +537,33 @@ class AsyncLock(AsyncFace, _Lock):
     async def set_note(self, note: str) -> None:
         """Replaces the note. Raises `LockLost` if the lock is lost."""
         await self._held().set_note(note)
+
+    async def lead(self, term: Callable[[Self], Awaitable[T | None]]) -> T:
+        """Leads again and again: see `Lock.lead`. A term that is over is cancelled, and awaited until it has ended."""
+        while True:
+            value = None
+            try:
+                async with self:
+                    value = await self._while_held(asyncio.ensure_future(term(self)))
+            except LockLost:
+                if not self.lost:
+                    raise
+            if value is not None:
+                return value
+
+    async def _while_held(self, work: asyncio.Future[T | None]) -> T | None:
+        """What the work returns; None if the lock is lost first: then the work was cancelled."""
+        watch = asyncio.ensure_future(self.wait_lost())
+        try:
+            both: set[asyncio.Future[Any]] = {work, watch}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not (watch.done() and watch.result()):  # the work may have released it
+                await asyncio.wait({work})
+        finally:
+            watch.cancel()
+            is_over = not work.done() and work.cancel()
+            await asyncio.wait({work})
+        return None if is_over and work.cancelled() else work.result()
 
     async def check(self) -> bool:
         """Asks the server whether the lock is held now, under its fence."""

@@ -17,6 +17,7 @@ from redis_lock_client._common import Deadlock, mutex, now
 logger = logging.getLogger("redis_lock")
 QUIET = 10.0  # the logger says the same of one server at most this often, in seconds
 MOST_REMEMBERED = 1000
+MOST_UNTOLD = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +171,7 @@ class _Teller:
     """A thread that tells, one after the other, what a renewer has no time for. It ends when there is nothing."""
 
     def __init__(self) -> None:
-        self.calls: deque[Callable[[], Any]] = deque()
+        self.calls: deque[Callable[[], Any]] = deque(maxlen=MOST_UNTOLD)  # then the oldest go
         self.running = False
 
     def later(self, call: Callable[[], Any]) -> None:

@@ -1,0 +1,245 @@
+"""Leading, and what a listener hears, on a server in memory."""
+
+import asyncio
+import sys
+import threading
+import unittest
+from pathlib import Path
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from test_fake import wait_for
+
+from redis_lock_client import AsyncLock, Listener, Lock, LockLost, LockNotAcquired, recorded
+from redis_lock_client.testing import FakeServer
+
+HOUR = 3600
+
+
+class Heard(Listener):
+    """Writes down what it hears, and fails after that."""
+
+    def __init__(self):
+        self.all = []
+
+    def hear(self, what, seconds):
+        self.all.append((what, seconds))
+        raise RuntimeError("the listener's own")
+
+    def waited(self, seconds):
+        self.hear("waited", seconds)
+
+    def refused(self, seconds):
+        self.hear("refused", seconds)
+
+    def held(self, seconds):
+        self.hear("held", seconds)
+
+    def lost(self, seconds):
+        self.hear("lost", seconds)
+
+    def renewal_failed(self):
+        self.hear("renewal_failed", 0)
+
+    @property
+    def names(self):
+        return [what for what, _ in self.all]
+
+
+class FiguresTest(unittest.TestCase):
+    def setUp(self):
+        self.fake = FakeServer()
+        self.addCleanup(self.fake.close)
+        self.client = self.fake.client()
+        self.heard = Heard()
+
+    def lock(self, **options):
+        return Lock(self.client, "k", **{"lease": HOUR, "listener": self.heard, **options})
+
+    def test_a_listener_hears_what_locks_do_and_may_fail(self):
+        with self.lock():
+            self.assertFalse(self.lock(wait=0).acquire())
+            self.fake.advance(HOUR / 4)
+        self.assertEqual(self.heard.names, ["waited", "refused", "held"])
+        self.assertGreaterEqual(self.heard.all[-1][1], HOUR / 4)
+        with self.assertRaises(LockLost), self.lock() as lock:
+            self.fake.lose("k")
+            wait_for(lambda: lock.lost)
+        self.assertEqual(self.heard.names[3:], ["waited", "lost"])
+
+    def test_what_is_let_go_or_dropped_was_held_and_a_loss_that_the_release_finds_is_one(self):
+        lock = self.lock()
+        lock.acquire()
+        self.client.execute_command("LOCK.BREAK", "k")
+        self.assertRaises(LockLost, lock.release)
+        lock.acquire()
+        lock.release_after(1)
+        self.assertEqual(self.heard.names, ["waited", "lost", "waited", "held"])
+        self.fake.advance(2)
+        self.lock().acquire()
+        self.fake.advance(HOUR / 2)
+        wait_for(lambda: self.heard.names[4:] == ["waited", "held"])
+
+    def test_a_renewal_that_fails_is_told(self):
+        with self.lock() as lock:
+            self.fake.set_down(True)
+            self.fake.advance(HOUR / 2)
+            wait_for(lambda: "renewal_failed" in self.heard.names)
+            self.fake.set_down(False)
+            wait_for(lambda: lock.valid_for > HOUR / 2)
+
+    def test_opentelemetry_has_the_figures_without_the_key(self):
+        reader = InMemoryMetricReader()
+        listener = recorded(MeterProvider([reader]).get_meter("app"))
+        with self.lock(listener=listener):
+            self.assertFalse(self.lock(listener=listener, wait=0).acquire())
+        with self.assertRaises(LockLost), self.lock(listener=listener) as lock:
+            self.fake.set_down(True)
+            self.fake.advance(HOUR / 2)
+            wait_for(lambda: self.points(reader).get("redis_lock.renewal_failed"))
+            self.fake.set_down(False)
+            self.fake.lose("k")
+            wait_for(lambda: lock.lost)
+        found = self.points(reader)
+        self.assertEqual(
+            {name: found[f"redis_lock.{name}"] for name in ("waited", "refused", "held", "lost")},
+            {"waited": 2, "refused": 1, "held": 1, "lost": 1},
+        )
+
+    def points(self, reader):
+        """How often each figure was told."""
+        data = reader.get_metrics_data()
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
+        for metric in metrics:
+            self.assertEqual([dict(point.attributes) for point in metric.data.data_points], [{}])
+        points = {metric.name: metric.data.data_points[0] for metric in metrics}
+        return {name: getattr(point, "count", None) or point.value for name, point in points.items()}
+
+
+class LeadTest(unittest.TestCase):
+    def setUp(self):
+        self.fake = FakeServer()
+        self.addCleanup(self.fake.close)
+        self.client = self.fake.client()
+
+    def test_a_lost_term_is_followed_by_another_with_a_higher_number(self):
+        terms = []
+
+        def term(lock):
+            terms.append(lock.fence)
+            if len(terms) == 1:
+                self.fake.lose("k")
+                self.assertTrue(lock.wait_lost(60))
+                return None
+            return "done"
+
+        self.assertEqual(Lock(self.client, "k").lead(term), "done")
+        self.assertLess(terms[0], terms[1])
+        self.assertEqual(self.client.exists("k"), 0)
+
+    def test_the_work_may_write_in_vain_and_leads_again(self):
+        terms = []
+
+        def term(lock):
+            terms.append(lock.fence)
+            if len(terms) == 1:
+                self.fake.lose("k")
+            lock.guard("SET", "data", "mine")
+            return len(terms)
+
+        self.assertEqual(Lock(self.client, "k").lead(term), 2)
+
+    def test_another_error_or_another_lock_that_is_lost_ends_it(self):
+        for error in (ValueError("the work's own"), LockLost("another lock")):
+
+            def term(_, error=error):
+                raise error
+
+            with self.subTest(error), self.assertRaises(type(error)):
+                Lock(self.client, "k").lead(term)
+            self.assertEqual(self.client.exists("k"), 0)
+        with Lock(self.client, "k"), self.assertRaises(LockNotAcquired):
+            Lock(self.client, "k", wait=0).lead(lambda _: 1)
+
+    def test_between_terms_others_lead(self):
+        seen = []
+        stop = threading.Event()
+
+        def term(name):
+            seen.append(name)
+            if seen.count("a") > 2 and seen.count("b") > 2:
+                stop.set()
+            return True if stop.is_set() else None
+
+        threads = [
+            threading.Thread(target=Lock(self.client, "k").lead, args=(lambda _, name=name: term(name),))
+            for name in ("a", "b")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertTrue(stop.is_set())
+
+    def test_a_task_whose_term_is_over_is_cancelled_before_the_next_begins(self):
+        async def play():
+            client = self.fake.async_client()
+            inside, terms = 0, []
+
+            async def term(lock):
+                nonlocal inside
+                inside += 1
+                self.assertEqual(inside, 1)
+                terms.append(lock.fence)
+                try:
+                    if len(terms) == 1:
+                        self.fake.lose("k")
+                        await asyncio.sleep(1_000)
+                    return "done"
+                finally:
+                    await asyncio.sleep(0.05)
+                    inside -= 1
+
+            self.assertEqual(await AsyncLock(client, "k").lead(term), "done")
+            self.assertLess(terms[0], terms[1])
+
+        asyncio.run(play())
+
+    def test_a_cancelled_leader_has_ended_its_work_and_released(self):
+        async def play():
+            client = self.fake.async_client()
+            began, ended = asyncio.Event(), []
+
+            async def term(_):
+                began.set()
+                try:
+                    await asyncio.sleep(1_000)
+                finally:
+                    ended.append(self.client.exists("k"))
+
+            leader = asyncio.ensure_future(AsyncLock(client, "k").lead(term))
+            await began.wait()
+            leader.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await leader
+            self.assertEqual(ended, [1])
+            self.assertEqual(self.client.exists("k"), 0)
+
+        asyncio.run(play())
+
+    def test_work_that_lets_its_lock_go_is_not_cancelled(self):
+        async def play():
+            async def term(lock):
+                await lock.release_after(1)
+                await asyncio.sleep(0.05)
+                return "done"
+
+            self.assertEqual(await AsyncLock(self.fake.async_client(), "k").lead(term), "done")
+
+        asyncio.run(play())
+
+
+if __name__ == "__main__":
+    unittest.main()
