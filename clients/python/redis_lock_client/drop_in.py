@@ -44,7 +44,7 @@ class TimedHold(Hold):
         """Next time it is over, or nobody refers to it any more."""
         self.due = min(now() + max(LOOK, (self.ends - now()) / 3), self.valid_until)
 
-    def extension(self) -> Words:
+    def extension(self) -> list[Any]:
         return self.spec.extend(self.owner.name, self.fences, self.ends - now())
 
     def words(self) -> list[Words] | None:
@@ -99,7 +99,7 @@ class Local:
 class _RedisLock(_Lock):
     """What the locks of both clients have in common: the attributes of redis-py's, read at each call."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as redis-py has them
         self,
         redis: Any,
         name: Key,
@@ -165,7 +165,7 @@ class _RedisLock(_Lock):
 class RedisLock(_RedisLock, Lock):
     """The helper's lock with the face of `redis.lock.Lock`."""
 
-    def acquire(  # type: ignore[override]
+    def acquire(
         self,
         sleep: float | None = None,  # noqa: ARG002
         blocking: bool | None = None,
@@ -214,7 +214,7 @@ class RedisLock(_RedisLock, Lock):
 class AsyncRedisLock(_RedisLock, AsyncLock):
     """The helper's lock with the face of `redis.asyncio.lock.Lock`."""
 
-    async def acquire(  # type: ignore[override]
+    async def acquire(
         self,
         blocking: bool | None = None,
         blocking_timeout: float | None = None,

@@ -23,7 +23,7 @@ PATIENCE = 60
 
 class DropInTest(unittest.TestCase):
     def setUp(self):
-        self.client = drop_in.Redis(port=PORT)
+        self.client = drop_in.Redis(port=PORT, protocol=3)
         self.addCleanup(self.client.close)
         self.key = f"drop-in:{self.id().rpartition('.')[2]}"
         self.client.delete(self.key)
@@ -31,8 +31,7 @@ class DropInTest(unittest.TestCase):
 
     def info(self):
         reply = self.client.execute_command("LOCK.INFO", self.key)
-        as_map = lambda words: words if isinstance(words, dict) else dict(zip(words[::2], words[1::2], strict=True))
-        return reply and as_map(as_map(reply)[b"holders"][0])
+        return reply and reply[b"holders"][0]
 
     def ttl(self):
         return (self.info() or {}).get(b"ttl_ms", -2)
@@ -204,9 +203,10 @@ class DropInTest(unittest.TestCase):
 
     def test_two_programs_with_one_token_exclude_each_other(self):
         first, second = self.client.lock(self.key), self.client.lock(self.key)
-        self.assertTrue(first.acquire(token="worker"))
-        self.assertEqual(first.local.token, b"worker")
-        self.assertFalse(second.acquire(blocking=False, token="worker"))
+        name = "worker"
+        self.assertTrue(first.acquire(token=name))
+        self.assertEqual(first.local.token, name.encode())
+        self.assertFalse(second.acquire(blocking=False, token=name))
         first.release()
 
     def test_it_shares_a_key_with_redis_pys_own(self):
