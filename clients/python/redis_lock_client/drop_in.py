@@ -18,9 +18,9 @@ import redis.asyncio
 from redis import exceptions as errors
 from redis.exceptions import LockError
 
-from redis_lock_client._common import LEASE, LOOK, Key, LockLost, LockNotAcquired, again, check_rest, margin, now
+from redis_lock_client._common import LEASE, LOOK, Key, LockLost, LockNotAcquired, again, check_rest, margin, mutex, now
 from redis_lock_client._engine import Hold, Owner, is_no_lock
-from redis_lock_client._face import AsyncLock, Lock, _Lock
+from redis_lock_client._face import AsyncLock, Lock, Place, _Lock
 from redis_lock_client._threads import run
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ class TimedHold(Hold):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.lease = max(LEASE, self.lease)  # a short one would leave the renewals of others no time for an answer
+
+    async def begin(self, sent: float) -> bool:
+        if now() - sent >= margin(self.spec.lease):  # it waited: its time is to begin now
+            sent = now()
+            extend = self.spec.extend(self.owner.name, self.fences)
+            if not self.confirms(await self.ask_of_hold(extend, (await self.find()).patience)):
+                return False
+        return await super().begin(sent)
 
     def keep(self, sent: float) -> None:
         super().keep(sent)
@@ -59,6 +67,14 @@ class TimedHold(Hold):
             self.look_again()
             self.replan()
 
+    def lose(self, why: str) -> None:
+        super().lose(why)
+        if not self.owes:  # many a program lets its lock end, and never releases it
+            with mutex:
+                server, self.server = self.server, None
+            if server is not None:
+                server.leave()
+
     async def end_after(self, seconds: float, *, more: bool) -> Literal[True]:
         """Lets it end so many seconds from now, or `more` of them after its end."""
         limit = (await self.find()).patience
@@ -74,7 +90,7 @@ class TimedHold(Hold):
                 fresh = True
                 continue
             if self.confirms(reply):
-                self.ends = sent + left
+                self.ends, self.spec = sent + left, dataclasses.replace(self.spec, lease=left)
                 self.keep(sent)
                 self.replan()
                 return True
@@ -119,10 +135,6 @@ class _RedisLock(_Lock):
     def local(self) -> Local:
         """What this thread holds through this object."""
         return Local(self._hold)
-
-    def _take(self, hold: Any) -> Any:  # noqa: ARG002
-        """Nothing is in the way: who shares the object waits for the server's lock."""
-        return None
 
     def _probe(self) -> Hold:
         if not self.timeout:
@@ -182,7 +194,9 @@ class RedisLock(_RedisLock, Lock):
 
         """
         hold, wait = self._ask(blocking, blocking_timeout, token)
-        if not run(hold.acquire(self._take, wait)):
+        # Nothing is in its way: who shares the object waits for the server. Without a place nobody would renew it.
+        place = Place()
+        if not run(hold.acquire(place.put, wait)):
             return False
         self._at().put(hold)
         return True
@@ -222,7 +236,8 @@ class AsyncRedisLock(_RedisLock, AsyncLock):
     ) -> bool:
         """Takes the lock, or waits for it: see `RedisLock.acquire`."""
         hold, wait = self._ask(blocking, blocking_timeout, token)
-        if not await hold.acquire(self._take, wait):
+        place = Place()
+        if not await hold.acquire(place.put, wait):
             return False
         self._at().put(hold)
         return True

@@ -8,6 +8,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
@@ -16,6 +17,7 @@ from test_lock import wait_for
 FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
 from redis_lock_client import Deadlock, Lock, drop_in  # noqa: E402
+from redis_lock_client._engine import Hold  # noqa: E402
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 PATIENCE = 60
@@ -101,6 +103,35 @@ class DropInTest(unittest.TestCase):
         lock = self.client.lock(self.key, timeout=1)
         lock.acquire()
         self.assertTrue(lock.wait_lost(PATIENCE))
+
+    def test_what_was_waited_for_has_its_whole_timeout(self):
+        first, second = self.client.lock(self.key), self.client.lock(self.key, timeout=10)
+        first.acquire()
+        threading.Timer(2.7, lambda: self.client.execute_command("LOCK.BREAK", self.key)).start()
+        with second:
+            valid_for = second.valid_for
+            self.assertLess(self.ttl() / 1000 - valid_for, 2.5)
+
+    def test_locks_that_end_by_themselves_leave_no_use_of_the_server(self):
+        lock = self.client.lock(self.key, timeout=1)
+        lock.acquire()
+        server = lock._hold.server
+        users = server.users
+        lock.wait_lost(PATIENCE)
+        self.assertEqual(server.users, users - 1)
+        with self.assertRaises(LockNotOwnedError):
+            lock.release()
+        self.assertEqual(server.users, users - 1)
+
+    def test_an_interrupted_acquisition_is_not_renewed(self):
+        for timeout in (None, PATIENCE):
+            lock = self.client.lock(self.key, timeout=timeout)
+            with mock.patch.object(lock, "_at", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+                lock.acquire()
+            gc.collect()
+            held = [one for one in gc.get_objects() if isinstance(one, Hold) and one.spec.keys == (self.key,)]
+            self.assertTrue(all(one.abandoned for one in held), held)
+            self.break_it()
 
     # --- extend and reacquire ---
 
