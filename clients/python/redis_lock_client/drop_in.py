@@ -77,9 +77,9 @@ class TimedHold(Hold):
 
     async def end_after(self, seconds: float, *, more: bool) -> Literal[True]:
         """Lets it end so many seconds from now, or `more` of them after its end."""
-        limit = (await self.find()).patience
-        sent, fresh = now(), False
+        fresh = False
         while not self.is_lost():
+            limit, sent = (await self.find()).patience, now()
             left = seconds + (self.ends - sent if more else 0)
             try:
                 reply = await self.ask_of_hold(self.spec.extend(self.owner.name, self.fences, left), limit, fresh=fresh)

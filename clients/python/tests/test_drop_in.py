@@ -133,9 +133,10 @@ class DropInTest(unittest.TestCase):
         users = server.users
         lock.wait_lost(PATIENCE)
         self.assertEqual(server.users, users - 1)
-        with self.assertRaises(LockNotOwnedError):
-            lock.release()
-        self.assertEqual(server.users, users - 1)
+        for refused in (lambda: lock.extend(1), lock.release):
+            with self.assertRaises(LockNotOwnedError):
+                refused()
+            self.assertEqual(server.users, users - 1)
 
     def test_an_interrupted_acquisition_is_not_renewed(self):
         for timeout in (None, PATIENCE):
@@ -293,11 +294,11 @@ class AsyncDropInTest(unittest.IsolatedAsyncioTestCase):
         lock, inside = self.client.lock(self.key), []
 
         async def work():
-            for _ in range(10):
-                await lock.acquire()
+            for _ in range(20):
+                self.assertTrue(await lock.acquire(blocking_timeout=PATIENCE))
                 inside.append(1)
                 self.assertEqual(len(inside), 1)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.002)  # time for another to come in
                 inside.pop()
                 await lock.release()
 
