@@ -126,16 +126,19 @@ class DropInTest(unittest.TestCase):
             valid_for = second.valid_for
             self.assertLess(self.ttl() / 1000 - valid_for, 1.8)
 
-    def test_locks_that_end_by_themselves_leave_no_use_of_the_server(self):
-        lock = self.client.lock(self.key, timeout=1)
-        lock.acquire()
-        server = lock._hold.server
-        users = server.users
-        lock.wait_lost(PATIENCE)
-        self.assertEqual(server.users, users - 1)
-        for refused in (lambda: lock.extend(1), lock.release):
-            with self.assertRaises(LockNotOwnedError):
-                refused()
+    def test_locks_that_are_lost_leave_no_use_of_the_server(self):
+        for timeout in (1, PATIENCE):
+            lock = self.client.lock(self.key, timeout=timeout)
+            lock.acquire()
+            server = lock._hold.server
+            users = server.users
+            if timeout == PATIENCE:
+                self.break_it()
+                self.assertFalse(lock.owned())
+            self.assertTrue(lock.wait_lost(PATIENCE))
+            for refused in (lambda lock=lock: lock.extend(1), lock.release):
+                self.assertEqual(server.users, users - 1)
+                self.assertRaises(LockNotOwnedError, refused)
             self.assertEqual(server.users, users - 1)
 
     def test_an_interrupted_acquisition_is_not_renewed(self):
