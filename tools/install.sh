@@ -58,6 +58,8 @@ iovalkey=0.4.0
 glide_node=2.5.2
 celery=5.7.0
 django=5.2.19
+redbeat=2.4.2
+django_redis=7.0.0
 psycopg=3.3.9
 pymysql=1.2.4
 boto3=1.44.8
@@ -511,11 +513,15 @@ install_client_libraries() {
       say "client-libraries: pip has no valkey-py or valkey-glide for this machine: left out"
   fi
 
-  ask="from importlib.metadata import version as v; print(*map(v, 'celery django psycopg pymysql boto3 moto'.split()))"
-  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$celery $django $psycopg $pymysql $boto3 $moto" ]; then
-    say "client-libraries: Celery $celery, Django $django, psycopg $psycopg, PyMySQL $pymysql, boto3 $boto3 and" \
-      "moto $moto into target/venv"
+  ask="from importlib.metadata import version as v
+names = 'celery django celery-redbeat django-redis psycopg pymysql boto3 moto'
+print(*map(v, names.split()))"
+  local these="$celery $django $redbeat $django_redis $psycopg $pymysql $boto3 $moto"
+  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$these" ]; then
+    say "client-libraries: Celery $celery, RedBeat $redbeat, Django $django, django-redis $django_redis, psycopg" \
+      "$psycopg, PyMySQL $pymysql, boto3 $boto3 and moto $moto into target/venv"
     quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "celery==$celery" "django==$django" \
+      "celery-redbeat==$redbeat" "django-redis==$django_redis" \
       "psycopg[binary]==$psycopg" "pymysql==$pymysql" "boto3==$boto3" "moto==$moto" ||
       say "client-libraries: pip has no Celery, Django, psycopg, PyMySQL, boto3 or moto for this machine: left out"
   fi

@@ -45,6 +45,16 @@ fn a_view_of_django_answers_while_others_hold_the_lock() {
 }
 
 #[test]
+fn a_second_beat_of_redbeat_waits_in_the_queue() {
+    check("programs::a_second_beat_of_redbeat_waits_in_the_queue", FRAMEWORKS, "RedBeat");
+}
+
+#[test]
+fn the_lock_of_django_redis_is_the_helpers() {
+    check("programs::the_lock_of_django_redis_is_the_helpers", FRAMEWORKS, "django-redis");
+}
+
+#[test]
 fn postgresql_refuses_a_late_write() {
     check("programs::postgresql_refuses_a_late_write", STORES, "PostgreSQL");
 }

@@ -106,6 +106,71 @@ def django(file):
         assert site.get("/patient/monday").content.startswith(b"fence ")
 
 
+def redbeat(file):
+    """The second beat waits in the queue, and has the lock when the first one ends. No tick adds to its time."""
+    often = "\napp.conf.update(beat_max_loop_interval=0.05, redbeat_lock_timeout=600)\n"
+    client = redis.Redis(port=int(os.environ["REDIS_LOCK_PORT"]), protocol=3)
+    with client, tempfile.TemporaryDirectory() as folder:
+        Path(folder, "shop.py").write_text(Path(file).read_text() + often)
+
+        def lock():
+            info = client.execute_command("LOCK.INFO", "redbeat::lock")
+            return info and info | info[b"holders"][0]
+
+        def ticks():
+            return client.info("commandstats").get("cmdstat_lock.extend", {"calls": 0})["calls"]
+
+        def begin():
+            return subprocess.Popen([sys.executable, "-m", "celery", "-A", "shop", "beat"], cwd=folder)
+
+        with begin() as first:
+            try:
+                wait_for("the first beat", lock)
+                owner, before = lock()[b"owner"], ticks()
+                with begin() as second:
+                    try:
+                        wait_for("a beat in the queue", lambda: lock()[b"waiters"])
+                        wait_for("some ticks", lambda: ticks() > before + 5)
+                        assert lock()[b"owner"] == owner
+                        assert lock()[b"ttl_ms"] <= 600_000
+                        first.terminate()
+                        wait_for("the second beat", lambda: (lock() or {b"owner": owner})[b"owner"] != owner)
+                        before = ticks()
+                        wait_for("its ticks", lambda: ticks() > before + 2)
+                    finally:
+                        second.terminate()
+            finally:
+                first.terminate()
+        assert lock() is None
+
+
+def django_redis(file):
+    """The cache's lock is the helper's: it keeps out others, ends by itself, and can be extended."""
+    from django.conf import settings  # noqa: PLC0415
+
+    settings.configure(CACHES=runpy.run_path(file)["CACHES"])
+    from django.core.cache import cache  # noqa: PLC0415
+    from redis.exceptions import LockNotOwnedError  # noqa: PLC0415
+
+    cache.set("price", 7)
+    with cache.lock("report", timeout=PATIENCE) as lock:
+        assert lock.fence
+        assert lock.extend(PATIENCE)
+        assert not cache.lock("report", timeout=PATIENCE).acquire(blocking=False)
+    cache.lock("report", timeout=0.5).acquire()
+    with cache.lock("report", timeout=PATIENCE, blocking_timeout=PATIENCE) as lock:
+        assert lock.owned()
+        cache.client.get_client().execute_command("LOCK.BREAK", cache.make_key("report"))
+        with contextlib.suppress(LockNotOwnedError):
+            lock.extend(1)
+            raise AssertionError("a lost lock was extended")
+        with contextlib.suppress(LockNotOwnedError):
+            lock.release()
+            raise AssertionError("a lost lock was released")
+        assert lock.acquire()
+    assert cache.get("price") == 7
+
+
 @contextlib.contextmanager
 def as_nobody():
     """A folder, and the user that a server runs as there: databases do not run as root."""
@@ -273,11 +338,19 @@ def s3(file):
         assert stored() == newer
 
 
-NEEDS = {celery: ["celery"], django: ["django"], postgresql: ["psycopg"], mariadb: ["pymysql"], s3: ["boto3", "moto"]}
+NEEDS = {
+    celery: ["celery"],
+    redbeat: ["celery", "redbeat"],
+    django: ["django"],
+    django_redis: ["django", "django_redis"],
+    postgresql: ["psycopg"],
+    mariadb: ["pymysql"],
+    s3: ["boto3", "moto"],
+}
 
 if __name__ == "__main__":
     name, program = sys.argv[1:]
-    run = globals()[name]
+    run = globals()[name.replace("-", "_")]
     missing = [module for module in NEEDS[run] if not importlib.util.find_spec(module)]
     if missing:
         not_run(f"this machine has no {' '.join(missing)}: tools/install.sh client-libraries")

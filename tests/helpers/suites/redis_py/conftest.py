@@ -1,27 +1,19 @@
-"""redis-py's own lock tests, with `redis.lock.Lock` replaced by the helper's.
+"""redis-py's own lock tests, with `redis.lock.Lock` replaced by the drop-in's.
 
-The tests look at the key with GET and PTTL. The client here answers these from LOCK.INFO.
+The tests look at the key with GET and PTTL, and change it with PEXPIRE. The client here has LOCK.INFO and LOCK.EXTEND
+for these.
 """
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import redis
 import redis.lock
 
-import redis_lock_client
+from redis_lock_client import drop_in
 
 
-class Lock(redis_lock_client.Lock):
-    @property
-    def local(self):
-        """Where redis-py keeps the token of a lock that is held."""
-        held = self._hold is not None and self._hold.held and not self._hold.ended
-        return SimpleNamespace(token=self.owner.encode() if held else None)
-
-
-class Client(redis.Redis):
+class Client(drop_in.Redis):
     def holder(self, key):
         info = self.execute_command("LOCK.INFO", key)
         as_map = lambda reply: reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
@@ -33,11 +25,15 @@ class Client(redis.Redis):
     def pttl(self, key):
         return self.holder(key).get(b"ttl_ms", -2)
 
+    def pexpire(self, key, milliseconds):
+        owner = self.holder(key)[b"owner"]
+        return self.execute_command("LOCK.EXTEND", key, owner, "PX", milliseconds)
+
     def ttl(self, key):
         return self.pttl(key) / 1000
 
 
-redis.lock.Lock = Lock
+redis.lock.Lock = drop_in.RedisLock
 
 
 def _get_client(cls, request, **options):
