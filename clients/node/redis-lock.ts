@@ -130,7 +130,11 @@ export class Locks {
    * @throws {LockMisuse} A wrong option.
    */
   constructor(client: Client, options: LocksOptions = {}) {
-    const { maxBlocking, onTrouble, listener, ...defaults } = checked(options, ['maxBlocking', 'onTrouble', 'listener']);
+    const { maxBlocking, onTrouble, listener, ...defaults } = checked(options, [
+      'maxBlocking',
+      'onTrouble',
+      'listener',
+    ]);
     if (maxBlocking !== undefined && !(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }
@@ -140,7 +144,14 @@ export class Locks {
     const wire = new Wire(client);
     const notices = new AllNotices(wire, troubles);
     const blocking = { usual: maxBlocking ?? BLOCKING_USUAL, untold: maxBlocking ?? BLOCKING_MAX };
-    this.#engine = { wire, notices, renewer: new Renewer(wire.time), troubles, figures: new Figures(listener ?? {}), blocking };
+    this.#engine = {
+      wire,
+      notices,
+      renewer: new Renewer(wire.time),
+      troubles,
+      figures: new Figures(listener ?? {}),
+      blocking,
+    };
     this.keyPrefix = this.#engine.wire.prefix;
     this.#defaults = defaults;
   }
@@ -245,11 +256,7 @@ export class Locks {
    * @throws What the work throws otherwise, the reason of `signal`, and what {@link Locks.acquire} throws.
    */
   lead<T>(keys: string | readonly string[], term: Body<T | undefined>): Promise<T>;
-  lead<T>(
-    keys: string | readonly string[],
-    options: LeadOptions | undefined,
-    term: Body<T | undefined>,
-  ): Promise<T>;
+  lead<T>(keys: string | readonly string[], options: LeadOptions | undefined, term: Body<T | undefined>): Promise<T>;
   async lead<T>(
     keys: string | readonly string[],
     ...rest: [Body<T | undefined>] | [LeadOptions | undefined, Body<T | undefined>]
@@ -258,25 +265,31 @@ export class Locks {
     if (typeof term !== 'function') throw new LockMisuse('term must be a function: lead(keys, options, term)');
     const all: LockOptions = { ...this.#defaults, wait: undefined, ...options, reentrant: false };
     if (all.wait != null) throw new LockMisuse('lead waits without a limit');
-    const { signal: stop } = all;
     for (;;) {
-      let mine: Lock | undefined;
-      let isDone = false;
-      let value: T | undefined;
-      try {
-        await this.using(keys, all, async (lost, lock) => {
-          mine = lock;
-          value = await term(stop ? AbortSignal.any([lost, stop]) : lost, lock);
-          isDone = true;
-        });
-      } catch (error) {
-        // The work stopped when it was told to.
-        if (mine && !isDone && stop?.aborted && isAbort(error, stop.reason)) throw stop.reason;
-        // Lost, or the release had no answer: that is repeated, and told as trouble.
-        if (!(isDone || (error instanceof LockLost && mine?.lost))) throw error;
-      }
+      const value = await this.#term(keys, all, term);
       if (value !== undefined) return value;
     }
+  }
+
+  /** One term of a leader. */
+  async #term<T>(keys: string | readonly string[], all: LockOptions, term: Body<T>): Promise<T | undefined> {
+    const { signal: stop } = all;
+    let mine: Lock | undefined;
+    let isDone = false;
+    let value: T | undefined;
+    try {
+      await this.using(keys, all, async (lost, lock) => {
+        mine = lock;
+        value = await term(stop ? AbortSignal.any([lost, stop]) : lost, lock);
+        isDone = true;
+      });
+    } catch (error) {
+      // The work stopped when it was told to.
+      if (mine && stop?.aborted && isAbort(error, stop.reason)) throw stop.reason;
+      // Lost, or the release had no answer: that is repeated, and told as trouble.
+      if (!(isDone || (error instanceof LockLost && mine?.lost))) throw error;
+    }
+    return value;
   }
 }
 

@@ -89,6 +89,15 @@ describe('a server with the module', { skip: noModule }, () => {
     close(client);
   });
 
+  it('has the module that is named beside the hooks, or apart', async () => {
+    const module = '/no/such/module.so';
+    for (const [more, options] of [[{ module }], [{}, { module }]]) {
+      let start;
+      useServer({ before: (hook) => (start = hook), after: () => undefined, ...more }, options);
+      await assert.rejects(start(), /does not start/);
+    }
+  });
+
   it('says why it does not start', async () => {
     await assert.rejects(startServer({ module: '/no/such/module.so' }), /does not start: .*no such|does not start/i);
     await assert.rejects(startServer({ program: '/no/such/program' }), /does not start: .*ENOENT/);
