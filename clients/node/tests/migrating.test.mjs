@@ -1,6 +1,7 @@
 // While clients of another kind of lock run: needs a server with the module on 127.0.0.1:REDIS_LOCK_PORT.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,22 +15,25 @@ const TTL = 60_000;
 const KEY = 'migrating';
 const NEXT = `${KEY}:v2`;
 
-/** Locks of today, by the library that makes them. `take` gives what releases; it throws when others have the lock. */
+/** Locks of today, by the library that makes them. They throw when others have the lock. */
 const OLD = {
-  'node-redlock': (client) => {
-    const redlock = new Redlock([client], { retryCount: 0 });
-    redlock.on('error', () => undefined);
-    return async (key) => {
-      const lock = await redlock.acquire([key], TTL);
-      return () => lock.release();
-    };
-  },
-  'redis-semaphore': (client) => async (key) => {
-    const mutex = new Mutex(client, key, { lockTimeout: TTL, acquireTimeout: 1, refreshInterval: 0 });
-    await mutex.acquire();
-    return () => mutex.release();
-  },
+  'node-redlock': (client) => new Redlock([client], { retryCount: 0 }).on('error', () => undefined),
+  'redis-semaphore': (client) => ({
+    acquire: async ([key]) => {
+      const mutex = new Mutex(client, key, { lockTimeout: TTL, acquireTimeout: 1, refreshInterval: 0 });
+      await mutex.acquire();
+      return mutex;
+    },
+  }),
 };
+/** The function of the page which takes both. It waits for nothing here. */
+function fromPage(redlock, locks) {
+  const [, code] = /```js\n(async function withBoth.*?)\n```/s.exec(
+    readFileSync(new URL('../README.md', import.meta.url), 'utf8'),
+  );
+  return new Function('redlock', 'locks', `return ${code.replace('5_000', '0')}`)(redlock, locks);
+}
+
 /** Where the library writes its lock. */
 const PLACE = { 'node-redlock': KEY, 'redis-semaphore': `mutex:${KEY}` };
 
@@ -42,26 +46,18 @@ for (const [library, make] of Object.entries(OLD)) {
       client = await open();
       locks = new Locks(client);
       const old = make(client);
-      const take = async (key) => {
-        const lock = await locks.acquire(key, { wait: 0 });
-        return () => lock.release();
-      };
+      const withBoth = fromPage(old, locks);
+      const held = (taking) => taking.then((lock) => () => lock.release());
+      // Each gives what releases.
       phases = {
-        old: () => old(KEY),
-        both: async () => {
-          const releaseOld = await old(KEY);
-          try {
-            const release = await take(NEXT);
-            return async () => {
-              await release();
-              await releaseOld();
-            };
-          } catch (error) {
-            await releaseOld();
-            throw error;
-          }
-        },
-        next: () => take(NEXT),
+        old: () => held(old.acquire([KEY], TTL)),
+        both: () =>
+          new Promise((resolve, reject) => {
+            const work = () => new Promise((end) => resolve(() => Promise.all([end(), done])));
+            const done = withBoth(KEY, work);
+            done.catch(reject);
+          }),
+        next: () => held(locks.acquire(NEXT, { wait: 0 })),
       };
     });
     after(() => close(client));
