@@ -29,8 +29,9 @@ export class Figures {
 
   tell(what: keyof LockListener, ms: number): void {
     try {
+      const told = this.#listener[what]?.(ms);
       // A promise that it returns may fail as well.
-      Promise.resolve(this.#listener[what]?.(ms)).catch(() => undefined);
+      if (told !== undefined) Promise.resolve(told).catch(() => undefined);
     } catch {
       // The application's own.
     }

@@ -92,9 +92,13 @@ describe('a server with the module', { skip: noModule }, () => {
   it('has the module that is named beside the hooks, or apart', async () => {
     const module = '/no/such/module.so';
     for (const [more, options] of [[{ module }], [{}, { module }]]) {
-      let start;
-      useServer({ before: (hook) => (start = hook), after: () => undefined, ...more }, options);
-      await assert.rejects(start(), /does not start/);
+      const hooks = {};
+      const keep = (name) => (hook) => {
+        hooks[name] = hook;
+      };
+      useServer({ before: keep('start'), after: keep('stop'), ...more }, options);
+      const starting = hooks.start().finally(hooks.stop);
+      await assert.rejects(starting, /does not start/);
     }
   });
 
