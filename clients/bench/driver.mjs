@@ -22,8 +22,8 @@ const ioredis = async () => {
 
 /** Each makes a function that takes the lock of a key, and returns what gives it back. */
 const kinds = {
-  'redis-lock-client, node-redis': async () => own(await libraries('redis').createClient({ url: plan.url }).connect()),
-  'redis-lock-client, ioredis': async () => own(await ioredis()),
+  'redis-lock-client, node-redis': async () => own(libraries('redis').createClient({ url: plan.url })),
+  'redis-lock-client, ioredis': async () => own(new (libraries('ioredis'))(plan.url, { lazyConnect: true })),
   'node-redlock': async () => {
     const redlock = new (rivals('redlock').default)([await ioredis()], { retryCount: FOREVER });
     return async (key) => {
@@ -42,6 +42,7 @@ const kinds = {
   },
 };
 
+/** The helper makes its own connections, by the settings of a client that is not connected itself. */
 async function own(client) {
   const { Locks } = await import(new URL('target/helpers/node/redis-lock.js', root).href);
   const locks = new Locks(client, { lease: LEASE_MS, maxBlocking: plan.blocking });

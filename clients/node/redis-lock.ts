@@ -11,6 +11,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { debuglog } from 'node:util';
 import { adopt } from './engine/adopt.ts';
+import { Figures, type LockListener } from './engine/figures.ts';
 import type { Engine, Hold } from './engine/hold.ts';
 import { AllNotices } from './engine/notices.ts';
 import { Owner } from './engine/owner.ts';
@@ -22,6 +23,7 @@ import { LockDeadlock, LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubl
 import type { Client } from './transport/libraries.ts';
 import { Wire } from './transport/links.ts';
 
+export { type LockListener, type LockMeter, recorded } from './engine/figures.ts';
 export {
   LockDeadlock,
   LockError,
@@ -64,6 +66,8 @@ export interface LocksOptions extends LockOptions {
    * @defaultValue the debug log of Node.js: `NODE_DEBUG=redis-lock`
    */
   onTrouble?: OnTrouble | undefined;
+  /** Hears what the locks do, to count it. For OpenTelemetry: {@link recorded}. */
+  listener?: LockListener | undefined;
 }
 
 const OPTIONS: readonly string[] = [
@@ -74,6 +78,7 @@ const OPTIONS: readonly string[] = [
   'take',
   'note',
   'max',
+  'oldClients',
   'within',
   'reentrant',
   'signal',
@@ -125,16 +130,28 @@ export class Locks {
    * @throws {LockMisuse} A wrong option.
    */
   constructor(client: Client, options: LocksOptions = {}) {
-    const { maxBlocking, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
+    const { maxBlocking, onTrouble, listener, ...defaults } = checked(options, [
+      'maxBlocking',
+      'onTrouble',
+      'listener',
+    ]);
     if (maxBlocking !== undefined && !(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }
     if (onTrouble != null && typeof onTrouble !== 'function') throw new LockMisuse('onTrouble must be a function');
+    if (listener != null && typeof listener !== 'object') throw new LockMisuse('listener must be an object');
     const troubles = new Troubles(onTrouble ?? ((error, kind) => log('%s: %s', kind, error.message)));
     const wire = new Wire(client);
     const notices = new AllNotices(wire, troubles);
     const blocking = { usual: maxBlocking ?? BLOCKING_USUAL, untold: maxBlocking ?? BLOCKING_MAX };
-    this.#engine = { wire, notices, renewer: new Renewer(wire.time), troubles, blocking };
+    this.#engine = {
+      wire,
+      notices,
+      renewer: new Renewer(wire.time),
+      troubles,
+      figures: new Figures(listener ?? {}),
+      blocking,
+    };
     this.keyPrefix = this.#engine.wire.prefix;
     this.#defaults = defaults;
   }
@@ -225,6 +242,63 @@ export class Locks {
     await lock.release();
     return value;
   }
+
+  /**
+   * Leads again and again: waits for the lock, does the work of a term under it, and gives it back. The number of a term is
+   * `lock.fence`. It ends with the first value but undefined that the work returns; else it waits for the next term, behind
+   * others that wait.
+   *
+   * The signal of a term is aborted when the lock is lost, and another may lead from then on; and when `signal` is. Only the
+   * work can stop itself. No term begins before the work of the one before has ended. What the work throws because its lock
+   * is lost ends the term alone.
+   * @param options There is no limit to the wait for a term: no `wait`. `signal` ends it all.
+   * @returns What the work returns.
+   * @throws What the work throws otherwise, the reason of `signal`, and what {@link Locks.acquire} throws.
+   */
+  lead<T>(keys: string | readonly string[], term: Body<T | undefined>): Promise<T>;
+  lead<T>(keys: string | readonly string[], options: LeadOptions | undefined, term: Body<T | undefined>): Promise<T>;
+  async lead<T>(
+    keys: string | readonly string[],
+    ...rest: [Body<T | undefined>] | [LeadOptions | undefined, Body<T | undefined>]
+  ): Promise<T> {
+    const [options, term] = rest.length === 1 ? [{}, rest[0]] : rest;
+    if (typeof term !== 'function') throw new LockMisuse('term must be a function: lead(keys, options, term)');
+    const all: LockOptions = { ...this.#defaults, wait: undefined, ...options, reentrant: false };
+    if (all.wait != null) throw new LockMisuse('lead waits without a limit');
+    for (;;) {
+      const value = await this.#term(keys, all, term);
+      if (value !== undefined) return value;
+    }
+  }
+
+  /** One term of a leader. */
+  async #term<T>(keys: string | readonly string[], all: LockOptions, term: Body<T>): Promise<T | undefined> {
+    const { signal: stop } = all;
+    let mine: Lock | undefined;
+    let isDone = false;
+    let value: T | undefined;
+    try {
+      await this.using(keys, all, async (lost, lock) => {
+        mine = lock;
+        value = await term(stop ? AbortSignal.any([lost, stop]) : lost, lock);
+        isDone = true;
+      });
+    } catch (error) {
+      // The work stopped when it was told to.
+      if (mine && stop?.aborted && isAbort(error, stop.reason)) throw stop.reason;
+      // Lost, or the release had no answer: that is repeated, and told as trouble.
+      if (!(isDone || (error instanceof LockLost && mine?.lost))) throw error;
+    }
+    return value;
+  }
+}
+
+/** How to lead: there is no limit to the wait for a term. */
+export type LeadOptions = Omit<LockOptions, 'wait' | 'reentrant'>;
+
+/** True if a signal with this reason has stopped what threw the error. */
+function isAbort(error: unknown, reason: unknown): boolean {
+  return error === reason || (error instanceof Error && error.name === 'AbortError' && error.cause === reason);
 }
 
 /** A body within the one that holds the lock. */
@@ -239,7 +313,7 @@ async function again<T>(lock: Lock, body: Body<T>): Promise<T> {
 function withLoss(error: unknown, loss: LockLost): unknown {
   if (!(error instanceof Error)) return error;
   // The signal stopped the body.
-  if (error.name === 'AbortError' && error.cause === loss) return loss;
+  if (isAbort(error, loss)) return loss;
   if (error.cause === undefined) {
     // False for one that is frozen: then it stays as it is.
     Reflect.defineProperty(error, 'cause', { value: loss, configurable: true, writable: true, enumerable: false });

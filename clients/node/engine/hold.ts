@@ -5,6 +5,7 @@
 import { codeOf, isPassing, LockError, LockLost, LockMisuse, type Troubles } from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import type { Line, Wire } from '../transport/links.ts';
+import type { Figures } from './figures.ts';
 import type { AllNotices } from './notices.ts';
 import type { Owner } from './owner.ts';
 import type { Renewer } from './renewer.ts';
@@ -17,6 +18,7 @@ export interface Engine {
   readonly notices: AllNotices;
   readonly renewer: Renewer;
   readonly troubles: Troubles;
+  readonly figures: Figures;
   /** So many waits have a connection each, and so many where no messages can be had. */
   readonly blocking: { readonly usual: number; readonly untold: number };
 }
@@ -38,6 +40,8 @@ export class Hold {
   readonly #line: Line;
   #control: AbortController | undefined;
   #reason: LockLost | undefined;
+  /** When it was granted, on Node's own clock. */
+  readonly #since: number;
   validUntil: number;
   /** When it is lost, however often it is renewed. */
   #ends: number;
@@ -59,6 +63,7 @@ export class Hold {
     this.holder = owner;
     this.terms = terms;
     this.fences = fences;
+    this.#since = engine.wire.time.now();
     this.#ends = sent + terms.max;
     this.validUntil = this.#endOf(sent);
     this.due = this.#dueAfter(sent);
@@ -168,6 +173,7 @@ export class Hold {
     } catch (error) {
       if (this.isOver) return;
       this.#trouble = error;
+      this.#engine.figures.tell('renewalFailed', 0);
       const text = `${this.terms} could not be renewed, and is tried again: ${(error as Error).message}`;
       troubles.tell('renewal', new LockError(text, { cause: error }));
       renewer.move(this, Math.min(this.#time.clock() + this.terms.lease / 24, this.validUntil));
@@ -181,7 +187,13 @@ export class Hold {
     this.holder.leave(this.terms.keys, false);
     this.#reason = new LockLost(`${this.terms} is lost: ${why}`, { cause });
     this.#engine.troubles.tell('lost', this.#reason);
+    this.#count('lost');
     this.#control?.abort(this.#reason);
+  }
+
+  /** Tells for how long it was held. */
+  #count(what: 'held' | 'lost'): void {
+    this.#engine.figures.tell(what, this.#time.now() - this.#since);
   }
 
   /** Ends the renewal. */
@@ -229,10 +241,12 @@ export class Hold {
     if (!(first instanceof Error)) {
       const isLost = first.includes(null);
       if (isLost) this.lose('the server says so');
+      else this.#count('held');
       this.holder.leave(keys, true);
       if (isLost) throw this.#reason;
       return;
     }
+    this.#count('held');
     // Null to a repeated release is the first one's success, of which the answer was lost.
     const second = isPassing(first) ? await send(ANSWER_MS).catch((error: Error) => error) : first;
     if (!(second instanceof Error)) return this.holder.leave(keys, true);
@@ -256,7 +270,10 @@ export class Hold {
     const send = () => this.#each(this.#extension(ms), (each) => this.#line.ask(each, ANSWER_MS));
     const replies = await send().catch((error) => (isPassing(error) ? send() : Promise.reject(error)));
     if (replies.includes(null)) this.lose('the server says so');
-    else this.holder.leave(this.terms.keys, true);
+    else {
+      this.#count('held');
+      this.holder.leave(this.terms.keys, true);
+    }
     if (this.#reason) throw this.#reason;
   }
 

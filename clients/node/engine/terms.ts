@@ -37,6 +37,12 @@ export interface Asked {
    * @defaultValue as long as it takes
    */
   max?: number | undefined;
+  /**
+   * Clients with another kind of lock may hold the same key, as a string or a hash. While they do, the lock is held by
+   * others, and the wait asks again each second. Without it that is the error WRONGTYPE.
+   * @defaultValue false
+   */
+  oldClients?: boolean | undefined;
 }
 
 /** How a request waits: for so many milliseconds in the server, and with a place for so many. */
@@ -60,7 +66,7 @@ function isCount(value: number): boolean {
   return Number.isInteger(value) && value >= 1;
 }
 
-function checkOptions(lease: number, { wait, shared, limit, take, note, max }: Asked, keys: number): void {
+function checkOptions(lease: number, { wait, shared, limit, take, note, max, oldClients }: Asked, keys: number): void {
   demand(typeof lease === 'number', 'lease must be a number of milliseconds');
   demand(lease >= LEASE_MIN_MS && lease < Number.POSITIVE_INFINITY, `lease must be at least ${LEASE_MIN_MS} ms`);
   demand(wait == null || typeof wait === 'number', 'wait must be a number of milliseconds');
@@ -70,6 +76,7 @@ function checkOptions(lease: number, { wait, shared, limit, take, note, max }: A
   demand(take == null || (isCount(take) && take <= (limit ?? 1)), 'take must be a whole number from 1 to limit');
   demand(note == null || typeof note === 'string', 'note must be a string');
   demand(max == null || (typeof max === 'number' && max >= lease), 'max must be at least the lease');
+  demand(oldClients == null || typeof oldClients === 'boolean', 'oldClients must be true or false');
 }
 
 /** What was asked for, checked. */
@@ -80,6 +87,8 @@ export class Terms {
   /** How long it is held at most. */
   readonly max: number;
   readonly mode: 'READ' | 'WRITE';
+  /** True if what is no lock on its keys counts as held by others. */
+  readonly oldClients: boolean;
   readonly #options: Asked;
   /** The keys as the server has them. */
   readonly wired: readonly string[];
@@ -94,6 +103,7 @@ export class Terms {
     this.wait = wait ?? Number.POSITIVE_INFINITY;
     this.max = options.max ?? Number.POSITIVE_INFINITY;
     this.mode = shared || limit != null ? 'READ' : 'WRITE';
+    this.oldClients = options.oldClients ?? false;
     this.#options = options;
   }
 

@@ -95,13 +95,17 @@ export class Wait implements Sleeper {
       this.#signal.addEventListener('abort', cancel);
     }
     wire.hold();
+    const began = this.#time.now();
+    const tell = (what: 'waited' | 'refused') => this.#engine.figures.tell(what, this.#time.now() - began);
     try {
       const hold = await this.#stand();
       this.#part();
+      tell('waited');
       this.#engine.troubles.over('unreachable', 'no-module', 'no-right', 'memory', 'refused');
       return hold;
     } catch (error) {
       this.#hold?.end();
+      if (error instanceof LockTimeout) tell('refused');
       if (this.#isKnown) {
         const left = this.#leave();
         void this.#owner.leaveWith(this.#terms.keys, left);
@@ -158,8 +162,11 @@ export class Wait implements Sleeper {
       } catch (error) {
         this.#signal?.throwIfAborted();
         this.#alive ??= setInterval(ignore, ALIVE_MS);
-        failure = error;
-        idle = this.#pauseAfter(error);
+        if (this.#isOfOthers(error)) idle = this.#nextPause();
+        else {
+          failure = error;
+          idle = this.#pauseAfter(error);
+        }
       }
       const rest = end - this.#time.now();
       if (rest <= 0 && idle !== AT_ONCE) throw failure ?? new LockTimeout(`${this.#terms} is held by others`);
@@ -244,9 +251,18 @@ export class Wait implements Sleeper {
       this.#redirections += 1;
       return AT_ONCE;
     }
+    return this.#nextPause();
+  }
+
+  #nextPause(): number {
     const pause = jittered(this.#pause);
     this.#pause = Math.min(2 * this.#pause, PAUSE_MAX_MS);
     return pause;
+  }
+
+  /** True if a client with another kind of lock has the key. Nobody can stand in line for that. */
+  #isOfOthers(error: unknown): boolean {
+    return this.#terms.oldClients && codeOf(error) === 'WRONGTYPE';
   }
 
   /** The link for the next request: the one that waits, or the one of all. */

@@ -72,13 +72,16 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
 }
 
 /**
- * Has a server for the tests of a file: `const server = useServer({ before, after })`. Its fields may be read from the first
- * test on.
+ * Has a server for the tests of a file: `const server = useServer({ before, after, module })`. Its fields may be read from
+ * the first test on. The options may also stand apart, as the second argument.
  */
-export function useServer({ before, after }: Hooks, options: ServerOptions = {}): Pick<TestServer, 'port' | 'url'> {
+export function useServer(
+  { before, after, ...own }: Hooks & ServerOptions,
+  options: ServerOptions = {},
+): Pick<TestServer, 'port' | 'url'> {
   let running: TestServer | undefined;
   before(async () => {
-    running = await startServer(options);
+    running = await startServer({ ...own, ...options });
   });
   after(async () => {
     await running?.stop();

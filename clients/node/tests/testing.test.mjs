@@ -89,6 +89,19 @@ describe('a server with the module', { skip: noModule }, () => {
     close(client);
   });
 
+  it('has the module that is named beside the hooks, or apart', async () => {
+    const module = '/no/such/module.so';
+    for (const [more, options] of [[{ module }], [{}, { module }]]) {
+      const hooks = {};
+      const keep = (name) => (hook) => {
+        hooks[name] = hook;
+      };
+      useServer({ before: keep('start'), after: keep('stop'), ...more }, options);
+      const starting = hooks.start().finally(hooks.stop);
+      await assert.rejects(starting, /does not start/);
+    }
+  });
+
   it('says why it does not start', async () => {
     await assert.rejects(startServer({ module: '/no/such/module.so' }), /does not start: .*no such|does not start/i);
     await assert.rejects(startServer({ program: '/no/such/program' }), /does not start: .*ENOENT/);

@@ -1,8 +1,9 @@
 // The types, as an application sees them: it compiles, or does not where a line says so. Never run.
 
+import { metrics } from '@opentelemetry/api';
 import { Cluster, Redis } from 'ioredis';
 import { createClient, createCluster } from 'redis';
-import { type Lock, LockLost, Locks } from '../redis-lock.js';
+import { type Lock, type LockListener, LockLost, Locks, recorded } from '../redis-lock.js';
 
 const clients = [
   createClient(),
@@ -29,6 +30,11 @@ export async function use(signal: AbortSignal): Promise<string> {
   );
   const text: string = await locks.using('c', { shared: true }, () => 'text');
 
+  const counted: LockListener = recorded(metrics.getMeter('app'));
+  new Locks(createClient(), { listener: counted });
+  new Locks(createClient(), { listener: { lost: (ms) => console.log(ms.toFixed()) } });
+  const led: number = await locks.lead('e', { signal, max: 60_000 }, (over) => (over.aborted ? undefined : 7));
+
   // @ts-expect-error A fence is given by the server.
   lock.fence = 1;
   // @ts-expect-error There is no such option.
@@ -37,5 +43,5 @@ export async function use(signal: AbortSignal): Promise<string> {
   await locks.using(['d'], 5000, () => 'text');
   // @ts-expect-error No client.
   new Locks({});
-  return [fences, held?.fence, reply, length, text].join();
+  return [fences, held?.fence, reply, length, text, led].join();
 }
