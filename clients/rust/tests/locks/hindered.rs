@@ -143,7 +143,7 @@ fn many_locks_at_a_far_server_are_kept() {
         takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
     });
     let mut conn = server.connect();
-    let any_is_lost = || guards.iter().any(Guard::is_lost);
+    let any_is_lost = || guards.iter().any(|guard| guard.is_lost());
     wait_for("three renewals of each", || conn.info_number("lock", "lock_extended") >= 3 * 450 || any_is_lost());
     assert_eq!(guards.iter().filter(|guard| guard.is_lost()).count(), 0);
     // Each takes a round trip.
