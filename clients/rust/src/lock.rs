@@ -92,6 +92,13 @@ impl Lock {
         self
     }
 
+    /// Lets clients with another kind of lock hold the same key, as a string or a hash. That counts as held by others:
+    /// a wait asks again after a second at most, where it is an error otherwise (`WRONGTYPE`). Not for a quorum.
+    pub fn old_clients(mut self) -> Lock {
+        self.terms.old_clients = true;
+        self
+    }
+
     /// Takes the lock inside another one, under the same owner. So the server sees when holders wait for each other in
     /// a cycle, and answers [`Error::Deadlock`]. To take [several keys at once](crate::Client::keys) is better.
     pub fn within(self, outer: &Held) -> Lock {
