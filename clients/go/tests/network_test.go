@@ -380,7 +380,7 @@ func TestWithOldClientsSomethingElseOnTheKeyIsALockOfOthers(t *testing.T) {
 			}()
 			select {
 			case err := <-got:
-				s.Error("an old client has it:", err)
+				s.Fatal("an old client has it:", err)
 			case <-time.After(300 * time.Millisecond):
 			}
 			s.do("DEL", s.key)
