@@ -348,6 +348,7 @@ type terms struct {
 	limit, take uint32 // of shares; a limit of 0 is no share
 	outer       *Hold
 	reentry     bool
+	oldClients  bool // what is no lock counts as one of others
 }
 
 func (t *terms) check() error {

@@ -86,13 +86,16 @@ func (w *wait) stand(ctx context.Context) (*held, error) {
 		if hold != nil {
 			hold.end(ErrReleased)
 		}
+		var reply *ServerError
+		if w.terms.oldClients && errors.As(err, &reply) && reply.Code == "WRONGTYPE" {
+			err = nil
+		}
 		last = err
 		if ctx.Err() != nil {
 			return nil, w.cancelled(ctx, last)
 		}
 		if err != nil {
 			w.engine.tell(troubleOf(err), w.terms.key(), err)
-			var reply *ServerError
 			if errors.As(err, &reply) && !reply.passes() {
 				return nil, explained(err)
 			}

@@ -351,3 +351,40 @@ func TestTheClientOfGoRedisIsLeftAlone(t *testing.T) {
 		t.Error("a connection of the client was used", stats.TotalConns)
 	}
 }
+
+// A string or a hash on the key is the lock of an old client: docs/guide/migrating.md.
+func TestWithOldClientsSomethingElseOnTheKeyIsALockOfOthers(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		s.do("SET", s.key, "an old client's", "NX")
+		var reply *redislock.ServerError
+		if _, err := s.client.Lock(s.ctx, s.key); !errors.As(err, &reply) || reply.Code != "WRONGTYPE" {
+			s.Error("not asked for:", err)
+		}
+		for _, client := range []*redislock.Client{
+			s.open(quiet, redislock.WithOldClients()), s.open(quiet, redislock.WithOldClients(), none),
+		} {
+			s.do("DEL", s.key)
+			s.do("HSET", s.key, "uuid:1", 1)
+			for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+				if _, err := client.Lock(s.ctx, s.key, redislock.WithWait(wait)); !errors.Is(err, redislock.ErrHeld) {
+					s.Error(wait, err)
+				}
+			}
+			got := make(chan error, 1)
+			go func() {
+				hold, err := client.Lock(s.ctx, s.key)
+				if err == nil {
+					err = hold.Unlock(s.ctx)
+				}
+				got <- err
+			}()
+			select {
+			case err := <-got:
+				s.Fatal("an old client has it:", err)
+			case <-time.After(300 * time.Millisecond):
+			}
+			s.do("DEL", s.key)
+			s.must(<-got)
+		}
+	})
+}

@@ -9,6 +9,7 @@ use crate::sync::{Caller, here};
 use crate::trouble::Trouble;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,53 +43,34 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Error>,
 }
 
-/// A lock that is held. It is renewed in the background, and released when this is dropped.
-///
-/// To drop it waits for the answer of the server, a quarter of a second at most. Where none comes by then, the release
-/// goes on in the background, until it is answered or the lease is over. A process that ends sooner leaves the lock to
-/// its lease: see [`Client::wait_released`](crate::Client::wait_released).
-///
-/// A lock can be lost while it is held: the server was away for longer than the lease, the program stood still, an
-/// operator broke it. [`is_lost`](Guard::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do
-/// [`check`](Guard::check) and [`release`](Guard::release). Data that must stay right even then is written with
-/// [`guard`](Guard::guard), or where the [`fence`](Guard::fence) is compared.
-#[must_use = "the lock is released as soon as the guard is dropped"]
-pub struct Guard {
-    hold: Arc<Hold>,
-    keeper: Box<dyn Keeper>,
-    /// None after the release.
-    claim: Option<Claim>,
-}
+/// What is known here of a lock that is held, without a request: of each guard.
+pub struct Held(pub(crate) Arc<Hold>);
 
-impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>, keeper: Box<dyn Keeper>, claim: Claim) -> Guard {
-        Guard { hold, keeper, claim: Some(claim) }
-    }
-
+impl Held {
     /// Tells of renewals that fail, and of its loss.
     pub(crate) fn tell(&self, trouble: &Trouble) {
-        self.hold.tell(trouble);
+        self.0.tell(trouble);
     }
 
     /// The fence of the lock, or of its first key: each holder's is higher than those of all holders before. A resource
     /// that has seen a higher one refuses this holder's requests.
     pub fn fence(&self) -> u64 {
-        self.hold.fences[0]
+        self.0.fences[0]
     }
 
     /// The fences of all keys, in their order.
     pub fn fences(&self) -> &[u64] {
-        &self.hold.fences
+        &self.0.fences
     }
 
     /// The name under which the server knows the holder.
     pub fn owner(&self) -> &Owner {
-        &self.hold.owner
+        &self.0.owner
     }
 
     /// Until when nobody else can hold it, as far as is known. Each renewal moves it.
     pub fn valid_until(&self) -> Moment {
-        self.hold.valid_until()
+        self.0.valid_until()
     }
 
     /// Whether it was lost. Asks nobody: see [`check`](Guard::check).
@@ -96,17 +78,41 @@ impl Guard {
     /// It is true at the latest when validity ends, also if the server cannot be reached, and in the child of a fork.
     /// It stays true.
     pub fn is_lost(&self) -> bool {
-        self.hold.is_lost()
+        self.0.is_lost()
+    }
+
+    /// A signal of its loss for other threads and tasks, which outlives the guard.
+    pub fn loss(&self) -> Loss {
+        Loss(self.0.clone())
+    }
+}
+
+/// A lock that is held. It is renewed in the background, and released when this is dropped.
+///
+/// To drop it waits for the answer of the server, a quarter of a second at most. Where none comes by then, the release
+/// goes on in the background, until it is answered or the lease is over. A process that ends sooner leaves the lock to
+/// its lease: see [`Client::wait_released`](crate::Client::wait_released).
+///
+/// A lock can be lost while it is held: the server was away for longer than the lease, the program stood still, an
+/// operator broke it. [`is_lost`](Held::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do
+/// [`check`](Guard::check) and [`release`](Guard::release). Data that must stay right even then is written with
+/// [`guard`](Guard::guard), or where the [`fence`](Held::fence) is compared.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct Guard {
+    held: Held,
+    keeper: Box<dyn Keeper>,
+    /// None after the release.
+    claim: Option<Claim>,
+}
+
+impl Guard {
+    pub(crate) fn new(hold: Arc<Hold>, keeper: Box<dyn Keeper>, claim: Claim) -> Guard {
+        Guard { held: Held(hold), keeper, claim: Some(claim) }
     }
 
     /// Waits until it is lost, so long at most, and tells whether it was.
     pub fn wait_lost(&self, timeout: Duration) -> bool {
-        here(self.hold.wait_lost(Caller::Thread, timeout))
-    }
-
-    /// A signal of its loss for other threads, which outlives the guard.
-    pub fn loss(&self) -> Loss {
-        Loss(self.hold.clone())
+        here(self.held.0.wait_lost(Caller::Thread, timeout))
     }
 
     /// Asks the server whether it is held: all keys, in the mode in which they were taken, under these fences.
@@ -115,7 +121,7 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn check(&self) -> Result<bool, Error> {
-        self.keeper.check(&self.hold)
+        self.keeper.check(&self.held.0)
     }
 
     /// Renews the lease now, besides the renewals that happen anyway, and tells whether it is held.
@@ -126,7 +132,7 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn renew(&self) -> Result<bool, Error> {
-        self.keeper.renew(&self.hold)
+        self.keeper.renew(&self.held.0)
     }
 
     /// Lets the lease be so long once, and renews it as usual then: whether the server would let it be so long, for
@@ -136,7 +142,7 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn try_lease(&self, time: Duration) -> Result<bool, Error> {
-        self.keeper.try_lease(&self.hold, time)
+        self.keeper.try_lease(&self.held.0, time)
     }
 
     /// Runs a command on the server if the lock is held in that moment, and gives its reply. Nothing can come between.
@@ -161,8 +167,8 @@ impl Guard {
     /// - [`Error::Connection`] if no answer came: it may have been run. It is not sent twice.
     /// - [`Error::Refused`] for a lock that is shared: the server guards by locks that are taken alone.
     pub fn guard<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        may_guard(&self.hold)?;
-        let reply = self.keeper.guard(&self.hold, command)?;
+        may_guard(&self.held.0)?;
+        let reply = self.keeper.guard(&self.held.0, command)?;
         redis::from_redis_value(reply).map_err(|error| Error::Server(RedisError::from(error)))
     }
 
@@ -194,7 +200,7 @@ impl Guard {
     /// - [`Error::Refused`] for several keys, shares, a session, a `max`, or a lock of a quorum: it is released.
     /// - As of [`release`](Guard::release).
     pub fn detach(mut self) -> Result<HoldToken, Error> {
-        let token = HoldToken::of(&self.hold)?;
+        let token = HoldToken::of(&self.held.0)?;
         self.keeper.may_be_handed_over()?;
         self.end(Some(token.lease), None)?;
         Ok(token)
@@ -202,9 +208,9 @@ impl Guard {
 
     fn end(&mut self, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {
         let Some(claim) = self.claim.take() else { return Ok(()) };
-        let claim = begin_end(&self.hold, claim)?;
-        let ended = self.keeper.end(&self.hold, after, claim, patience);
-        ended.of(&self.hold)
+        let claim = begin_end(&self.held.0, claim)?;
+        let ended = self.keeper.end(&self.held.0, after, claim, patience);
+        ended.of(&self.held.0)
     }
 }
 
@@ -234,6 +240,14 @@ impl Ended {
     }
 }
 
+impl Deref for Guard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
@@ -243,7 +257,7 @@ impl Drop for Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.describe(f, "Guard")
+        self.held.0.describe(f, "Guard")
     }
 }
 

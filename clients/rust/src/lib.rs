@@ -43,7 +43,7 @@ pub use cancel::Cancel;
 pub use client::Client;
 pub use clock::Moment;
 pub use error::Error;
-pub use guard::{Guard, Loss};
+pub use guard::{Guard, Held, Loss};
 pub use handover::HoldToken;
 pub use listener::Listener;
 pub use lock::Lock;

@@ -4,7 +4,7 @@ use crate::backend::{Attempt, Backend, Patience};
 use crate::cancel::Cancel;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::guard::Guard;
+use crate::guard::{Guard, Held};
 use crate::owner::Owner;
 use crate::request::Terms;
 #[cfg(feature = "tokio")]
@@ -92,9 +92,16 @@ impl Lock {
         self
     }
 
+    /// Lets clients with another kind of lock hold the same key, as a string or a hash. That counts as held by others:
+    /// a wait asks again after a second at most, where it is an error otherwise (`WRONGTYPE`). Not for a quorum.
+    pub fn old_clients(mut self) -> Lock {
+        self.terms.old_clients = true;
+        self
+    }
+
     /// Takes the lock inside another one, under the same owner. So the server sees when holders wait for each other in
     /// a cycle, and answers [`Error::Deadlock`]. To take [several keys at once](crate::Client::keys) is better.
-    pub fn within(self, outer: &Guard) -> Lock {
+    pub fn within(self, outer: &Held) -> Lock {
         self.owner(outer.owner())
     }
 
@@ -157,7 +164,7 @@ impl Lock {
     }
 
     /// Leads again and again: waits for the lock, does the work of a term under its guard, and gives the lock back.
-    /// The number of the term is the [`fence`](Guard::fence). Ends with what the work breaks with; after `Continue` it
+    /// The number of the term is the [`fence`](Held::fence). Ends with what the work breaks with; after `Continue` it
     /// waits for the next term, behind others that wait.
     ///
     /// The term is over when the guard [is lost](Guard::wait_lost), and another may lead from then on. Only the work

@@ -20,6 +20,8 @@ pub(crate) struct Terms {
     pub(crate) max: Option<Duration>,
     pub(crate) session: Option<Duration>,
     pub(crate) note: Option<String>,
+    /// Whether something else on a key is a lock of others.
+    pub(crate) old_clients: bool,
 }
 
 /// Whether the owner gets or keeps a place in the queue.
@@ -35,7 +37,8 @@ pub(crate) enum Queue<'a> {
 
 impl Terms {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Terms {
-        Terms { keys, shared: false, limit: None, take: 1, lease: LEASE, max: None, session: None, note: None }
+        let (max, session, note) = (None, None, None);
+        Terms { keys, shared: false, limit: None, take: 1, lease: LEASE, max, session, note, old_clients: false }
     }
 
     /// Refuses what the server would refuse, or what cannot be kept alive.
@@ -65,6 +68,7 @@ impl Terms {
                 Err(Error::Refused("a quorum has no limit: it is taken alone or shared".into()))
             }
             _ if self.max.is_some() => Err(Error::Refused("a quorum has no max".into())),
+            _ if self.old_clients => Err(Error::Refused("a quorum has no old clients".into())),
             _ if self.keys.len() != 1 => Err(Error::Refused("a quorum takes one key at a time".into())),
             _ => Ok(()),
         }

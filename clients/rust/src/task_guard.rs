@@ -1,16 +1,15 @@
 //! A lock that a task holds, for the program that works under it. Nothing of it needs the runtime but to wait.
 
-use crate::clock::Moment;
 use crate::error::Error;
-use crate::guard::{Ended, Loss, begin_end, may_guard};
+use crate::guard::{Ended, Held, Loss, begin_end, may_guard};
 use crate::handover::HoldToken;
 use crate::hold::Hold;
 use crate::one::OneServer;
-use crate::owner::{Claim, Owner};
+use crate::owner::Claim;
 use crate::sync::{Caller, here};
-use crate::trouble::Trouble;
 use redis::{Cmd, FromRedisValue, RedisError};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ impl Loss {
 /// [`Guard`](crate::Guard).
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct AsyncGuard {
-    hold: Arc<Hold>,
+    held: Held,
     keeper: OneServer,
     /// None after the release.
     claim: Option<Claim>,
@@ -36,47 +35,12 @@ pub struct AsyncGuard {
 
 impl AsyncGuard {
     pub(crate) fn new(hold: Arc<Hold>, keeper: OneServer, claim: Claim) -> AsyncGuard {
-        AsyncGuard { hold, keeper, claim: Some(claim) }
-    }
-
-    /// Tells of renewals that fail, and of its loss.
-    pub(crate) fn tell(&self, trouble: &Trouble) {
-        self.hold.tell(trouble);
-    }
-
-    /// The fence of the lock, or of its first key: [`Guard::fence`](crate::Guard::fence).
-    pub fn fence(&self) -> u64 {
-        self.hold.fences[0]
-    }
-
-    /// The fences of all keys, in their order.
-    pub fn fences(&self) -> &[u64] {
-        &self.hold.fences
-    }
-
-    /// The name under which the server knows the holder.
-    pub fn owner(&self) -> &Owner {
-        &self.hold.owner
-    }
-
-    /// Until when nobody else can hold it, as far as is known. Each renewal moves it.
-    pub fn valid_until(&self) -> Moment {
-        self.hold.valid_until()
-    }
-
-    /// Whether it was lost. Asks nobody: see [`check`](AsyncGuard::check).
-    pub fn is_lost(&self) -> bool {
-        self.hold.is_lost()
-    }
-
-    /// A signal of its loss, which outlives the guard.
-    pub fn loss(&self) -> Loss {
-        Loss(self.hold.clone())
+        AsyncGuard { held: Held(hold), keeper, claim: Some(claim) }
     }
 
     /// Waits until it is lost, and for ever if it never is: for a branch of `tokio::select!` beside the work.
     pub async fn lost(&self) {
-        self.hold.wait_lost(Caller::Task, Duration::MAX).await;
+        self.held.0.wait_lost(Caller::Task, Duration::MAX).await;
     }
 
     /// Asks the server whether it is held: all keys, in the mode in which they were taken, under these fences.
@@ -85,7 +49,7 @@ impl AsyncGuard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub async fn check(&self) -> Result<bool, Error> {
-        self.keeper.check(Caller::Task, &self.hold).await
+        self.keeper.check(Caller::Task, &self.held.0).await
     }
 
     /// Renews the lease now, besides the renewals that happen anyway, and tells whether it is held.
@@ -94,7 +58,7 @@ impl AsyncGuard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub async fn renew(&self) -> Result<bool, Error> {
-        self.keeper.renew(Caller::Task, &self.hold).await
+        self.keeper.renew(Caller::Task, &self.held.0).await
     }
 
     /// Runs a command on the server if the lock is held in that moment: [`Guard::guard`](crate::Guard::guard).
@@ -103,8 +67,8 @@ impl AsyncGuard {
     ///
     /// Those of [`Guard::guard`](crate::Guard::guard).
     pub async fn guard<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        may_guard(&self.hold)?;
-        let reply = self.keeper.guard(Caller::Task, &self.hold, command).await?;
+        may_guard(&self.held.0)?;
+        let reply = self.keeper.guard(Caller::Task, &self.held.0, command).await?;
         redis::from_redis_value(reply).map_err(|error| Error::Server(RedisError::from(error)))
     }
 
@@ -132,16 +96,16 @@ impl AsyncGuard {
     ///
     /// Those of [`Guard::detach`](crate::Guard::detach).
     pub async fn detach(mut self) -> Result<HoldToken, Error> {
-        let token = HoldToken::of(&self.hold)?;
+        let token = HoldToken::of(&self.held.0)?;
         self.end(Some(token.lease)).await?;
         Ok(token)
     }
 
     async fn end(&mut self, after: Option<Duration>) -> Result<(), Error> {
         let Some(claim) = self.claim.take() else { return Ok(()) };
-        let claim = begin_end(&self.hold, claim)?;
-        let release = Release(self.hold.clone());
-        let ended = self.keeper.end(Caller::Task, &self.hold, after, claim, None).await;
+        let claim = begin_end(&self.held.0, claim)?;
+        let release = Release(self.held.0.clone());
+        let ended = self.keeper.end(Caller::Task, &self.held.0, after, claim, None).await;
         ended.of(&release.0)
     }
 }
@@ -155,17 +119,25 @@ impl Drop for Release {
     }
 }
 
+impl Deref for AsyncGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
 impl Drop for AsyncGuard {
     fn drop(&mut self) {
-        let Some(Ok(claim)) = self.claim.take().map(|claim| begin_end(&self.hold, claim)) else { return };
+        let Some(Ok(claim)) = self.claim.take().map(|claim| begin_end(&self.held.0, claim)) else { return };
         // Its answer is not waited for.
-        let _: Ended = here(self.keeper.end(Caller::Thread, &self.hold, None, claim, Some(Duration::ZERO)));
-        self.hold.end_release(false);
+        let _: Ended = here(self.keeper.end(Caller::Thread, &self.held.0, None, claim, Some(Duration::ZERO)));
+        self.held.0.end_release(false);
     }
 }
 
 impl fmt::Debug for AsyncGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.describe(f, "AsyncGuard")
+        self.held.0.describe(f, "AsyncGuard")
     }
 }

@@ -56,6 +56,10 @@ impl Acquisition<'_> {
         asked.is_asked = true;
         let reply = match self.ask_once(limit).await {
             Ok(reply) => reply,
+            Err(Failure { error, .. }) if self.is_of_old_client(&error) => {
+                asked.is_asked = false;
+                return Ok(None);
+            }
             Err(Failure { error, sent }) => {
                 // A reply that did not come may have been a fence.
                 asked.is_asked = sent && matches!(error, Error::Connection(_));
@@ -70,6 +74,11 @@ impl Acquisition<'_> {
         asked.is_asked = false;
         let granted = confirmed.zip(asked.claim.take());
         Ok(granted.map(|((fences, sent), claim)| Granted { fences, sent, claim }))
+    }
+
+    /// True if an old client holds a key with a lock of another kind, which may be.
+    fn is_of_old_client(&self, error: &Error) -> bool {
+        self.terms.old_clients && error.is_overwritten()
     }
 
     /// The reply to one request, which has no place in the queue.
@@ -165,7 +174,8 @@ impl Acquisition<'_> {
     fn leave(&self, claim: Claim, then: impl FnOnce() + Send + 'static) {
         let (request, debt) = (self.terms.leave(self.owner), self.transport.owe());
         let errand = Errand::once(self.terms.slot(), vec![request], READ_ON, move |replies, _| {
-            let is_refused = |reply: &Value| matches!(reply, Value::ServerError(_));
+            // Where something else lies on the key, nothing is held.
+            let is_refused = |reply: &Value| matches!(reply, Value::ServerError(error) if error.code() != "WRONGTYPE");
             if replies.is_ok_and(|replies| !replies.iter().any(is_refused)) {
                 drop(claim);
             } else {
@@ -268,6 +278,12 @@ impl Wait<'_> {
                 }
                 // It was asked in vain, but not refused: what was wrong before is what is known.
                 Ok(Answer::TimeUp) => return failure.map_or(Ok(None), Err),
+                // Nobody can stand in line for it, and nothing is wrong.
+                Err(error) if self.acquisition.is_of_old_client(&error) => {
+                    self.told.forget();
+                    failure = None;
+                    Some(backoff.pause())
+                }
                 Err(error) if error.is_transient() && self.goes_on_after(&error) => {
                     failure = Some(error);
                     Some(backoff.pause())

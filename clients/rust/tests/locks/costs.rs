@@ -17,13 +17,6 @@ fn costs(kind: &str) -> (u64, u64) {
     (of("requests"), of("connections"))
 }
 
-/// Calls of one command, or of all of this module.
-fn calls(conn: &mut testbed::Client, command: &str) -> u64 {
-    let text: String = conn.get(&["INFO", "commandstats"]);
-    let rows = text.lines().filter(|line| line.starts_with(&format!("cmdstat_{command}")));
-    rows.filter_map(|row| row.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()
-}
-
 fn connections(conn: &mut testbed::Client) -> usize {
     conn.get::<String>(&["CLIENT", "LIST"]).lines().count() - 1
 }
@@ -48,7 +41,7 @@ fn a_free_lock_costs_what_is_written_down() {
     for _ in 0..9 {
         client.try_lock("k").unwrap().unwrap().release().unwrap();
     }
-    assert_eq!((calls(&mut conn, "lock.") / 20, (connections(&mut conn) - open) as u64), costs("free"));
+    assert_eq!((conn.calls("lock.") / 20, (connections(&mut conn) - open) as u64), costs("free"));
 }
 
 #[test]
@@ -79,7 +72,7 @@ fn costs_of_waiting(server: &Server, client: &Client) -> (u64, u64) {
     };
     round();
     let mut seen = server.connect();
-    let mut figures = |names: &[&str]| names.iter().map(|name| calls(&mut seen, name)).collect::<Vec<_>>();
+    let mut figures = |names: &[&str]| names.iter().map(|name| seen.calls(name)).collect::<Vec<_>>();
     let commands = ["lock.acquire", "lock.release", "lock.extend", "lock.check"];
     let before = figures(&commands);
     // Each of the test's own looks at the waiter is a connection, too.

@@ -143,7 +143,7 @@ fn many_locks_at_a_far_server_are_kept() {
         takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
     });
     let mut conn = server.connect();
-    let any_is_lost = || guards.iter().any(Guard::is_lost);
+    let any_is_lost = || guards.iter().any(|guard| guard.is_lost());
     wait_for("three renewals of each", || conn.info_number("lock", "lock_extended") >= 3 * 450 || any_is_lost());
     assert_eq!(guards.iter().filter(|guard| guard.is_lost()).count(), 0);
     // Each takes a round trip.
@@ -246,6 +246,34 @@ fn a_renewal_by_hand_of_a_key_that_was_overwritten_says_that_it_is_lost() {
         assert!(!renewed.unwrap() && guard.is_lost());
         assert!(matches!(guard.release(), Err(Error::Lost)));
         server.connect().int(&["DEL", "k"]);
+    }
+}
+
+#[test]
+fn with_old_clients_something_else_on_the_key_is_a_lock_of_others() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    for client in [client_of(&server), client_of(&server).max_blocking(0)] {
+        conn.int(&["HSET", "k", "uuid:1", "1"]);
+        let error = client.try_lock_for("k", PATIENCE).unwrap_err();
+        assert!(error.to_string().starts_with("WRONGTYPE"), "{error}");
+        let (told, errors) = channel();
+        let lock = client.key("k").owner(&Owner::new()).old_clients();
+        let lock = lock.on_trouble(move |error| drop(told.send(error.to_string())));
+        assert!(lock.try_lock().unwrap().is_none());
+        conn.ok(&["CONFIG", "RESETSTAT"]);
+        assert!(lock.try_lock_for(Duration::from_millis(500)).unwrap().is_none());
+        // After pauses of 0.1 s, 0.2 s and so on.
+        assert!(conn.calls("lock.acquire") <= 4);
+        thread::scope(|scope| {
+            // The same owner may ask again: it was told that it has nothing.
+            let wait = scope.spawn(|| lock.lock());
+            wait_for("it to ask", || conn.calls("lock.acquire") > 4);
+            assert!(!wait.is_finished(), "an old client has it");
+            conn.int(&["DEL", "k"]);
+            wait.join().unwrap().unwrap().release().unwrap();
+        });
+        assert!(errors.try_recv().is_err(), "nothing is wrong");
     }
 }
 

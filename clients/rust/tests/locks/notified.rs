@@ -11,12 +11,6 @@ use testbed::{Client, Server, wait_for, wait_so_long};
 /// A wait asks by itself after 7.5 s at the earliest.
 const SOON: Duration = Duration::from_secs(6);
 
-fn calls(conn: &mut Client) -> u64 {
-    let text: String = conn.get(&["INFO", "commandstats"]);
-    let row = text.lines().find_map(|line| line.strip_prefix("cmdstat_lock.acquire:calls="));
-    row.and_then(|row| row.split(',').next()?.parse().ok()).unwrap_or(0)
-}
-
 fn await_waiters(conn: &mut Client, count: usize) {
     wait_for("waiters", || conn.lock_info("k").is_some_and(|info| info.waiting == count));
 }
@@ -30,9 +24,9 @@ fn waits_whose_requests_lost_their_connection_ask_again_at_once() {
     thread::scope(|scope| {
         let waits: Vec<_> = (0..3).map(|_| scope.spawn(|| client.lock("k").unwrap().release().unwrap())).collect();
         await_waiters(&mut conn, 3);
-        let before = calls(&mut conn);
+        let before = conn.calls("lock.acquire");
         conn.int(&["CLIENT", "KILL", "TYPE", "normal"]);
-        wait_so_long(SOON, "all to ask again", || calls(&mut conn) >= before + 3);
+        wait_so_long(SOON, "all to ask again", || conn.calls("lock.acquire") >= before + 3);
         await_waiters(&mut conn, 3);
         conn.int(&["LOCK.RELEASE", "k", "first"]);
         waits.into_iter().for_each(|wait| wait.join().unwrap());

@@ -4,13 +4,6 @@ use crate::harness::{LONG, SHORT, Servers, fence_at};
 use std::time::Instant;
 use testbed::{Server, Signal, wait_for};
 
-/// How often a server was asked this.
-fn calls(server: &Server, command: &str) -> u64 {
-    let text: String = server.connect().get(&["INFO", "commandstats"]);
-    let calls = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_lock.{command}:calls=")));
-    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
-}
-
 #[test]
 fn one_of_five_that_hangs_costs_no_timeout_and_no_more_requests() {
     let servers = Servers::start(5);
@@ -18,7 +11,9 @@ fn one_of_five_that_hangs_costs_no_timeout_and_no_more_requests() {
     // The first is the one that has the line. That it does not answer is found out once.
     servers.0[0].signal(Signal::STOP);
     quorum.key("k").lease(LONG).lock().unwrap().release().unwrap();
-    let asked = |server: &Server| ["acquire", "extend", "release"].map(|command| calls(server, command));
+    let asked = |server: &Server| {
+        ["acquire", "extend", "release"].map(|command| server.connect().calls(&format!("lock.{command}")))
+    };
     let before: Vec<[u64; 3]> = servers.0[1..].iter().map(asked).collect();
     let rounds = 50;
     let since = Instant::now();

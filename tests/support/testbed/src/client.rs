@@ -66,6 +66,13 @@ impl Client {
         line.unwrap_or_else(|| panic!("{args:?} has no {field}:\n{text}")).to_owned()
     }
 
+    /// How often the server was asked for the commands whose names begin so.
+    pub fn calls(&mut self, command: &str) -> u64 {
+        let (text, begin): (String, _) = (self.get(&["INFO", "commandstats"]), format!("cmdstat_{command}"));
+        let rows = text.lines().filter(|line| line.starts_with(&begin));
+        rows.filter_map(|row| row.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()
+    }
+
     /// A field of INFO that is a number.
     pub fn info_number(&mut self, section: &str, field: &str) -> u64 {
         self.info(section, field).parse().unwrap()
