@@ -104,7 +104,7 @@ fn a_loss_that_only_the_release_shows_is_code_76() {
     std::fs::write(go, "").unwrap();
     let outcome = run.end();
     assert_eq!(outcome.code, Some(76));
-    assert!(outcome.err.contains("before the command ended"), "{}", outcome.err);
+    assert!(outcome.err.contains("lost before its release"), "{}", outcome.err);
 }
 
 #[test]
