@@ -63,13 +63,12 @@ fn head(state: &State) -> Vec<Line<'static>> {
     let rate = |name: &str| state.rate(name).map_or("-".to_owned(), |rate| format!("{rate:.1}"));
     let (waiting, may_be_more) = state.waiting();
     let now = format!(
-        "locks {}  waiters {waiting}{}  clients {}  places {}  contended {}  offered {}  lapsed {}",
+        "locks {}  waiters {waiting}{}  clients {}  places {}  contended {}  lapsed {}",
         number("lock_leases"),
         if may_be_more { "+" } else { "" },
         number("lock_waiters"),
         number("lock_places"),
         number("lock_contended_keys"),
-        number("lock_offered"),
         number("lock_lapsed"),
     );
     let rates = format!(

@@ -216,7 +216,7 @@ fn a_refresh_asks_little_however_many_locks_are_waited_for() {
     let reads = |conn: &mut Client| conn.info_number("stats", "total_reads_processed");
     let (before, asked) = (reads(&mut conn), calls(&mut conn, "lock.info"));
     let mut screen = Screen::open(server.port(), &[], &[]);
-    screen.wait_text("waiters 150");
+    screen.wait_text("waiters 100+ clients 150");
     for _ in 0..3 {
         let seen = screen.text();
         screen.wait("other times", |shown| shown != seen);
