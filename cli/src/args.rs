@@ -2,7 +2,6 @@
 
 use crate::cli::cli;
 use crate::exit;
-use crate::held;
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap_complete::Shell;
@@ -28,7 +27,7 @@ pub(crate) struct Run {
     pub(crate) servers: Servers,
     pub(crate) key: OsString,
     pub(crate) purpose: Purpose,
-    /// The program and its arguments.
+    /// The program and its arguments; none where another purpose has its own.
     pub(crate) command: Vec<OsString>,
     /// None: as long as it takes.
     pub(crate) wait: Option<Duration>,
@@ -205,15 +204,10 @@ fn run_of(name: &str, matches: &ArgMatches) -> Result<Run, String> {
     let key = matches.get_one::<OsString>("key").cloned().unwrap_or_default();
     let lease = time("lease").unwrap_or(Duration::from_secs(30));
     let session = time("session");
-    // It reads the same command line.
-    let held = || {
-        let words = ["/proc/self/exe".into(), held::ROLE.into()];
-        words.into_iter().chain(std::env::args_os().skip(1)).collect()
-    };
     let (purpose, command) = match name {
         "acquire" if key.to_str().is_none() => return Err("KEY must be UTF-8".to_owned()),
-        "acquire" => (Purpose::Token, held()),
-        "hold" => (Purpose::Hold, held()),
+        "acquire" => (Purpose::Token, Vec::new()),
+        "hold" => (Purpose::Hold, Vec::new()),
         _ => (Purpose::Command, command_of(matches)),
     };
     // Not every process that reads it stays in the folder of the user.

@@ -167,8 +167,8 @@ pub(crate) fn look(node: &Node, key: &[u8], whose: Whose<'_>) -> Result<Option<J
     Ok((!lock.is_null()).then(|| with_place(lock, node, key)))
 }
 
-/// The same of locks that this server has, with the first holder and waiter. It gets all requests in one go. A lock that
-/// may not be seen is None, and the first such refusal comes with it.
+/// The same of locks that this server has, with the first holder and waiter. It gets all requests in one go. A lock
+/// that may not be seen is None, and the first such refusal comes with it.
 pub(crate) fn look_all(node: &Node, keys: &[Vec<u8>]) -> Result<(Vec<Option<Json>>, Option<Error>), Error> {
     let replies = node.ask_all(keys.iter().map(|key| info(key, Whose::First(1))).collect())?;
     let mut refusal = None;
