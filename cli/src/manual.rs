@@ -24,7 +24,7 @@ fn options(of: &str, command: &Command, page: &mut String) {
     let mut head = format!(".SH OPTIONS OF {of}\n");
     for option in command.get_arguments().filter(|option| !option.is_positional()) {
         let help = option.get_help().map(ToString::to_string).filter(|help| !help.is_empty());
-        let help = help.unwrap_or_else(|| panic!("{of}: {option} has no help"));
+        let help = help.unwrap_or_else(|| panic!("{of}: {} has no help", option.get_id()));
         let head = std::mem::take(&mut head);
         writeln!(page, "{head}.TP\n{}\n{}.", name(option), escaped(&help)).expect("text takes all");
     }
