@@ -2,7 +2,6 @@
 
 use crate::cli::cli;
 use crate::exit;
-use crate::held;
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap_complete::Shell;
@@ -28,13 +27,17 @@ pub(crate) struct Run {
     pub(crate) servers: Servers,
     pub(crate) key: OsString,
     pub(crate) purpose: Purpose,
-    /// The program and its arguments.
+    /// The program and its arguments; none where another purpose has its own.
     pub(crate) command: Vec<OsString>,
     /// None: as long as it takes.
     pub(crate) wait: Option<Duration>,
     pub(crate) shared: bool,
     pub(crate) limit: Option<u32>,
     pub(crate) take: u32,
+    /// The file that is to hold the lock, if one is.
+    pub(crate) token: Option<PathBuf>,
+    /// For programs.
+    pub(crate) json: bool,
     pub(crate) lease: Duration,
     pub(crate) session: Option<Duration>,
     pub(crate) kill_after: Duration,
@@ -104,11 +107,16 @@ pub(crate) struct Top {
 }
 
 /// Where the lock is kept, in the user's words.
+#[derive(Clone)]
 pub(crate) struct Servers {
     pub(crate) urls: Vec<String>,
     /// The URLs are those of Sentinels, which know the primary by this name.
     pub(crate) sentinel: Option<String>,
 }
+
+/// The shortest lease that leaves time to renew it.
+const LEASE_MIN: Duration = Duration::from_secs(2);
+const SHORT_LEASE: &str = "--lease must be at least 2s";
 
 impl Run {
     /// How long a hold surely lasts after a request.
@@ -124,9 +132,9 @@ impl Run {
 
 /// Reads the command line. What makes no sense, and what only asks for help, is answered here: with an exit code.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
-    let of =
-        words.get(1).and_then(|word| cli().find_subcommand(word).map(|command| format!(" {}", command.get_name())));
-    let of = of.unwrap_or_default();
+    let all = cli();
+    let of = words.iter().skip(1).find_map(|word| all.find_subcommand(word));
+    let of = of.map(|command| format!(" {}", command.get_name())).unwrap_or_default();
     let matches = cli().try_get_matches_from(words_of_help(words)).map_err(|error| {
         if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             exit::say(format_args!("{} (see redis-lock{of} --help)", line_of(&error)));
@@ -196,16 +204,15 @@ fn run_of(name: &str, matches: &ArgMatches) -> Result<Run, String> {
     let key = matches.get_one::<OsString>("key").cloned().unwrap_or_default();
     let lease = time("lease").unwrap_or(Duration::from_secs(30));
     let session = time("session");
-    let held = || vec!["/proc/self/exe".into(), held::ROLE.into(), if is_set("json") { "json" } else { "text" }.into()];
     let (purpose, command) = match name {
-        "hold" => (Purpose::Hold, held()),
         "acquire" if key.to_str().is_none() => return Err("KEY must be UTF-8".to_owned()),
-        "acquire" => {
-            let token = matches.get_one::<PathBuf>("token").map(OsString::from).unwrap_or_default();
-            (Purpose::Token, [held(), vec![token, lease.as_millis().to_string().into()]].concat())
-        }
+        "acquire" => (Purpose::Token, Vec::new()),
+        "hold" => (Purpose::Hold, Vec::new()),
         _ => (Purpose::Command, command_of(matches)),
     };
+    // Not every process that reads it stays in the folder of the user.
+    let token = matches.try_get_one::<PathBuf>("token").ok().flatten();
+    let token = token.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
     let least = session.map_or(lease, |session| session.min(lease));
     let run = Run {
         servers: servers_of(matches),
@@ -216,6 +223,8 @@ fn run_of(name: &str, matches: &ArgMatches) -> Result<Run, String> {
         shared: matches.get_flag("shared"),
         limit: matches.get_one("limit").copied(),
         take: matches.get_one("take").copied().unwrap_or(1),
+        token,
+        json: is_set("json"),
         lease,
         session,
         kill_after: time("kill-after").unwrap_or(Duration::from_secs(5).min(least / 3)),
@@ -230,7 +239,7 @@ fn run_of(name: &str, matches: &ArgMatches) -> Result<Run, String> {
     };
     match &run {
         _ if run.key.is_empty() => Err("KEY is empty"),
-        _ if run.lease < Duration::from_secs(2) => Err("--lease must be at least 2s"),
+        _ if run.lease < LEASE_MIN => Err(SHORT_LEASE),
         _ if run.limit.is_some_and(|limit| run.take > limit) => Err("--take must be at most --limit"),
         _ if session.is_some_and(|session| session < Duration::from_secs(1) || session < 3 * run.kill_after) => {
             Err("--session must be at least 1s, and 3 times --kill-after")
@@ -253,6 +262,9 @@ fn command_of(matches: &ArgMatches) -> Vec<OsString> {
 fn kept_of(matches: &ArgMatches) -> Result<Kept, String> {
     let lease = matches.try_get_one::<Duration>("lease").ok().flatten().copied();
     let token = matches.get_one::<PathBuf>("token").cloned().unwrap_or_default();
+    if lease.is_some_and(|lease| lease < LEASE_MIN) {
+        return Err(SHORT_LEASE.to_owned());
+    }
     Ok(Kept { servers: servers_of(matches), token, lease })
 }
 

@@ -1,8 +1,9 @@
 //! The client of the servers that the user named. Connects to nothing.
 
 use crate::args::Servers;
-use redis_lock_client::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis_lock_client::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, parse_redis_url};
 use redis_lock_client::{Client, Error, Lock, Quorum};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const DEFAULT: &str = "redis://127.0.0.1:6379";
@@ -20,17 +21,59 @@ pub(crate) fn client(servers: &Servers) -> Result<Backend, Error> {
     }
 }
 
+/// The URLs that the user named: none, if that is left to this program.
+fn named(servers: &Servers) -> Result<Vec<String>, Error> {
+    match variable("REDIS_LOCK_URL")?.filter(|_| servers.urls.is_empty()) {
+        None => Ok(servers.urls.clone()),
+        Some(urls) => match urls.split([',', ' ']).filter(|url| !url.is_empty()).map(str::to_owned).collect() {
+            urls if Vec::is_empty(&urls) => Err(Error::Refused("$REDIS_LOCK_URL names no server".to_owned())),
+            urls => Ok(urls),
+        },
+    }
+}
+
+fn urls(servers: &Servers) -> Result<Vec<String>, Error> {
+    let named = named(servers)?;
+    Ok(if named.is_empty() { vec![DEFAULT.to_owned()] } else { named })
+}
+
+/// The servers that were named, for others: without passwords.
+pub(crate) fn told(servers: &Servers) -> Result<Servers, Error> {
+    let urls = urls(servers)?;
+    let told = |url: &String| {
+        let mut told = parse_redis_url(url)?;
+        // The path of a socket has none.
+        let _: Result<(), ()> = told.set_password(None);
+        if told.query().is_some() {
+            let kept: Vec<_> = told.query_pairs().into_owned().filter(|(name, _)| name != "pass").collect();
+            told.query_pairs_mut().clear().extend_pairs(kept);
+        }
+        Some(told.to_string())
+    };
+    Ok(Servers { urls: urls.iter().filter_map(told).collect(), sentinel: servers.sentinel.clone() })
+}
+
+/// Those of a token where the user named none. Refuses others.
+pub(crate) fn of_token(asked: &Servers, token: &Servers) -> Result<Servers, Error> {
+    let mut servers = asked.clone();
+    if named(asked)?.is_empty() {
+        servers = Servers { sentinel: asked.sentinel.clone().or_else(|| token.sentinel.clone()), ..token.clone() };
+    }
+    let places = |servers: &Servers| {
+        let place = |address: ConnectionInfo| (address.addr().to_string(), address.redis_settings().db());
+        Ok::<BTreeSet<_>, Error>(addresses(servers)?.into_iter().map(place).collect())
+    };
+    if places(&servers)? == places(token)? && servers.sentinel == token.sentinel {
+        return Ok(servers);
+    }
+    let of = token.sentinel.iter().chain(&token.urls).map(String::as_str).collect::<Vec<_>>().join(" ");
+    Err(Error::Refused(format!("the token is of {of}: name these servers, or none")))
+}
+
 /// The addresses that the user named, one at least.
 pub(crate) fn addresses(servers: &Servers) -> Result<Vec<ConnectionInfo>, Error> {
-    let mut urls = servers.urls.clone();
-    let source = if urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
-    if urls.is_empty() {
-        let named = variable("REDIS_LOCK_URL")?.unwrap_or_else(|| DEFAULT.to_owned());
-        urls = named.split([',', ' ']).filter(|url| !url.is_empty()).map(str::to_owned).collect();
-    }
-    if urls.is_empty() {
-        return Err(Error::Refused("$REDIS_LOCK_URL names no server".to_owned()));
-    }
+    let source = if servers.urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
+    let urls = urls(servers)?;
     let addresses = urls.iter().map(|url| address(url, source)).collect::<Result<Vec<_>, _>>()?;
     // A Sentinel names the server by host and port, so it has to be reached by these, too.
     let is_socket = |address: &ConnectionInfo| matches!(address.addr(), ConnectionAddr::Unix(_));

@@ -47,7 +47,12 @@ pub(crate) fn cli() -> Command {
             .arg(flag("verbose", Some('v'), "Say what happens"))
             .arg(flag("quiet", Some('q'), "Say errors only").conflicts_with("verbose"))
             // What flock has, and does here in any case.
-            .arg(flag("exclusive", Some('x'), "").short_alias('e').conflicts_with_all(["shared", "limit"]).hide(true))
+            .arg(
+                flag("exclusive", Some('x'), "Hold the lock alone, as without -s and -N")
+                    .short_alias('e')
+                    .conflicts_with_all(["shared", "limit"])
+                    .hide(true),
+            )
             .arg(key().hide(true))
     };
     let run = terms(Command::new("run"))
@@ -83,19 +88,27 @@ pub(crate) fn cli() -> Command {
         .arg(token())
         .after_help(
             "The lock is free again after the lease, unless it is renewed before.\n\
-             Exit: 0, 75 not got, 73 FILE cannot be written, else as hold.",
+             Exit: 0, 75 not got, 73 FILE cannot be written or holds another lock,\n\
+             else as hold.",
         );
     let renew = Command::new("renew")
         .about("Renew a lock that a file holds")
         .override_usage("redis-lock renew [OPTIONS] --token FILE")
         .arg(token())
         .arg(lease("Hold the lock for TIME from now [as acquired]"))
-        .after_help("Exit: 0 held, 76 lost, 69 no server or no module, 64 usage.");
+        .after_help(
+            "Without a URL the servers are those of FILE.\n\
+             Exit: 0 held, 76 lost, 69 no server or no module, 64 usage, no token in FILE.",
+        );
     let release = Command::new("release")
         .about("Release a lock that a file holds, and remove the file")
         .override_usage("redis-lock release [OPTIONS] --token FILE")
         .arg(token())
-        .after_help("Exit: 0 released, 76 lost before, 69 no server or no module, 64 usage.");
+        .after_help(
+            "Without a URL the servers are those of FILE.\n\
+             Exit: 0 released, 76 lost before, 69 no server or no module, 64 usage,\n\
+             no token in FILE.",
+        );
     let check = Command::new("check")
         .about("Exit 0 if OWNER holds KEY under FENCE, else 1")
         .override_usage("redis-lock check [OPTIONS] [KEY OWNER FENCE]")
@@ -110,7 +123,10 @@ pub(crate) fn cli() -> Command {
         .about("List the locks of the servers")
         .override_usage("redis-lock ls [OPTIONS] [PATTERN]")
         .arg(Arg::new("pattern").value_name("PATTERN").value_parser(value_parser!(OsString)).hide(true))
-        .after_help("PATTERN is one of SCAN: 'report:*'. It says how many keys it went through.");
+        .after_help(
+            "PATTERN is one of SCAN: 'report:*'. It says how many keys it went through.\n\
+             Only one database is searched: that of the URL.",
+        );
     let info = Command::new("info")
         .about("Show who holds a lock, and who waits for it")
         .override_usage("redis-lock info [OPTIONS] KEY")
@@ -143,11 +159,11 @@ pub(crate) fn cli() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommand(with_servers(run))
-        .subcommand(with_servers(check))
-        .subcommands([hold, acquire, renew, release].map(with_servers))
-        .subcommands([ls, info, log, end].map(|command| with_servers(with_json(command))))
-        .subcommands(cfg!(feature = "top").then(|| with_servers(top)))
+        // Before the command as well as after it.
+        .args(servers().map(|arg| arg.global(true)))
+        .subcommands([run, check, hold, acquire, renew, release])
+        .subcommands([ls, info, log, end].map(with_json))
+        .subcommands(cfg!(feature = "top").then_some(top))
         .subcommand(completion)
 }
 
@@ -171,12 +187,10 @@ fn with_json(command: Command) -> Command {
     command.arg(flag("json", None, "Print an object a line"))
 }
 
-fn with_servers(command: Command) -> Command {
+fn servers() -> [Arg; 2] {
     let url = "redis://, rediss://, unix:// [$REDIS_LOCK_URL]";
-    command.arg(option("url", Some('u'), "URL", url).action(ArgAction::Append)).arg(option(
-        "sentinel",
-        None,
-        "NAME",
-        "The URLs are Sentinels, which know NAME",
-    ))
+    [
+        option("url", Some('u'), "URL", url).action(ArgAction::Append),
+        option("sentinel", None, "NAME", "The URLs are Sentinels, which know NAME"),
+    ]
 }

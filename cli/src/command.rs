@@ -1,8 +1,9 @@
 //! The command, as the parent sees it: started behind a gate, waited for.
 
-use crate::args::Run;
+use crate::args::{Purpose, Run};
 use crate::exit;
 use crate::group::{Group, proc_is_ours};
+use crate::held;
 use crate::starter;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, wait, waitid};
@@ -38,6 +39,10 @@ impl Command {
         let mut command = process::Command::new("/proc/self/exe");
         command.arg0("redis-lock").arg(starter::ROLE);
         command.args([gate.as_raw_fd().to_string(), process::id().to_string()]).args(&run.command);
+        if run.purpose != Purpose::Command {
+            // It reads the same command line.
+            command.args(["/proc/self/exe", held::ROLE]).args(std::env::args_os().skip(1));
+        }
         command.env("REDIS_LOCK_KEY", &run.key).env("REDIS_LOCK_OWNER", owner);
         command.env("REDIS_LOCK_FENCE", fence.to_string()).env("REDIS_LOCK_MODE", run.mode());
         let child = command.process_group(0).spawn()?;

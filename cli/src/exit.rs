@@ -5,13 +5,13 @@ use redis_lock_client::Error;
 use std::ffi::OsStr;
 use std::fmt::Display;
 
-/// The command line makes no sense (EX_USAGE).
+/// The command line makes no sense, or names a file that is no token (EX_USAGE).
 pub(crate) const USAGE: u8 = 64;
 /// The answer is no: the lock is not held, or not to be broken.
 pub(crate) const NO: u8 = 1;
 /// The lock could not be asked for: no server, no module, no right (EX_UNAVAILABLE).
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The token could not be written (EX_CANTCREAT).
+/// The token could not be written, or is that of another lock that is held (EX_CANTCREAT).
 pub(crate) const CANNOT_WRITE: u8 = 73;
 /// Others held the lock (EX_TEMPFAIL).
 pub(crate) const CONFLICT: u8 = 75;
@@ -50,32 +50,38 @@ pub(crate) fn say_of(key: &OsStr, text: impl Display) {
 
 /// The exit code for an error of the lock, and a text for it.
 pub(crate) fn of_error(error: &Error) -> (u8, String) {
+    let text = error.to_string();
+    let code = match error {
+        Error::Server(server) => server.code().unwrap_or_default(),
+        _ => "",
+    };
     match error {
-        Error::Refused(why) => (USAGE, why.clone()),
-        Error::Server(server) => {
-            let detail = server.detail().unwrap_or_default();
-            let text = match server.code().unwrap_or_default() {
-                "WRONGPASS" => "wrong user or password".to_owned(),
-                "NOPERM" => match command_of(detail) {
-                    Some(command) => format!("{error} (the user needs +{command})"),
-                    None => error.to_string(),
-                },
-                "NOAUTH" => format!("{error} (set $REDISCLI_AUTH)"),
-                "ERR" if detail.starts_with("unknown command") => {
-                    "the server has no locks: load the module redis-lock there".to_owned()
-                }
-                _ => error.to_string(),
-            };
-            (UNAVAILABLE, text)
+        Error::Refused(_) => (USAGE, text),
+        _ if lease_limit(error).is_some() => {
+            let limit = lease_limit(error).unwrap_or_default();
+            (USAGE, format!("--lease is longer than the server allows: its lock.max-lease-ms is {limit}"))
         }
-        _ => (UNAVAILABLE, error.to_string()),
+        _ if code == "WRONGPASS" => (UNAVAILABLE, "wrong user or password".to_owned()),
+        _ if code == "NOAUTH" => (UNAVAILABLE, format!("{text} (set $REDISCLI_AUTH)")),
+        _ if is_without_locks(error) => {
+            (UNAVAILABLE, "the server has no locks: load the module redis-lock there".to_owned())
+        }
+        _ => (UNAVAILABLE, with_right(text)),
     }
 }
 
-/// The command that a server says the user may not run, as a rule for the user has it.
-fn command_of(detail: &str) -> Option<&str> {
-    let (name, _) = detail.split_once("run the '")?.1.split_once('\'')?;
-    Some(name)
+/// True if the server does not know the command.
+pub(crate) fn is_without_locks(error: &Error) -> bool {
+    matches!(error, Error::Server(server) if server.detail().unwrap_or_default().starts_with("unknown command"))
+}
+
+/// What a server said, with the command that the user may not run as a rule for the user has it.
+fn with_right(text: String) -> String {
+    let command = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
+    match command {
+        Some((command, _)) => format!("{text} (the user needs +{command})"),
+        None => text,
+    }
 }
 
 /// The longest lease that the server allows, in milliseconds, if this error says that it was exceeded.

@@ -1,45 +1,50 @@
 //! What stands in the place of a command under the lock of `redis-lock hold` and `redis-lock acquire`: it tells who
 //! holds the lock. For `hold` it then lasts until nobody needs the lock any more.
 
+use crate::args::Run;
+use crate::backend::told;
 use crate::exit;
+use crate::kept;
 use crate::sys::{self, Signals};
 use crate::table::line;
 use crate::token::Token;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
-use std::ffi::OsString;
-use std::path::Path;
+use serde_json::json;
+use std::io;
 
 /// The word that makes this program a holder.
 pub(crate) const ROLE: &str = "__held";
 
-/// Tells it as the words say: `text` or `json`, for `acquire` also the file of the token and the lease in milliseconds.
-pub(crate) fn start(words: &[OsString]) -> u8 {
+/// Tells it, for `acquire` also a file.
+pub(crate) fn start(run: &Run) -> u8 {
     sys::name();
-    let variable = |name: &str| std::env::var_os(format!("REDIS_LOCK_{name}")).unwrap_or_default();
-    let (key, owner) = (variable("KEY"), variable("OWNER").to_string_lossy().into_owned());
-    let number = |word: &OsString| word.to_str().and_then(|word| word.parse().ok());
-    let Some(fence) = number(&variable("FENCE")) else { return exit::USAGE };
-    let (how, file) = match words {
-        [how] => (how, None),
-        [how, file, lease] => (how, number(lease).map(|lease| (Path::new(file), lease))),
-        _ => return exit::USAGE,
-    };
+    let variable = |name: &str| std::env::var(format!("REDIS_LOCK_{name}")).unwrap_or_default();
+    let (key, owner) = (run.key.to_string_lossy().into_owned(), variable("OWNER"));
+    let Ok(fence) = variable("FENCE").parse::<u64>() else { return exit::USAGE };
     // It may come as soon as others know that the lock is held.
     let Ok(signals) = Signals::of(&[Signal::TERM, Signal::INT]) else { return exit::CANNOT_RUN };
-    let told = Token { key: key.to_string_lossy().into_owned(), owner, fence, lease_ms: 0 };
-    if let Some((file, lease_ms)) = file
-        && let Err(error) = (Token { lease_ms, ..told.clone() }).write(file)
-    {
-        exit::say_of(&key, format_args!("{}: {error}", file.display()));
-        return exit::CANNOT_WRITE;
-    }
-    if how == "json" {
-        line(told.json());
+    let words = if run.json {
+        json!({ "key": key, "owner": owner, "fence": fence }).to_string()
     } else {
-        line([&told.key, &told.owner, &told.fence.to_string()].map(exit::printable).join("\t"));
+        [&key, &owner, &fence.to_string()].map(exit::printable).join("\t")
+    };
+    if let Some(file) = &run.token {
+        // Another may have written it while this one waited.
+        if let Some((code, text)) = kept::refusal(run, true) {
+            exit::say_of(&run.key, text);
+            return code;
+        }
+        let lease_ms = u64::try_from(run.lease.as_millis()).unwrap_or(u64::MAX);
+        let servers = told(&run.servers).map_err(io::Error::other);
+        let token = servers.map(|servers| Token { key, owner, fence, lease_ms, servers });
+        if let Err(error) = token.and_then(|token| token.write(file)) {
+            exit::say_of(&run.key, format_args!("{}: {error}", file.display()));
+            return exit::CANNOT_WRITE;
+        }
     }
-    if file.is_none() {
+    line(words);
+    if run.token.is_none() {
         wait_for_end(signals);
     }
     0

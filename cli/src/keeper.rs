@@ -7,6 +7,7 @@ use crate::backend::Backend;
 use crate::exit;
 use crate::followed::Followed;
 use crate::group::Group;
+use crate::kept;
 use crate::message::{Order, Report};
 use crate::notices::{Notice, NoticeReceiver, NoticeSender, notices};
 use crate::sys;
@@ -102,6 +103,8 @@ impl Keeper {
         sys::name();
         sys::ignore_all();
         sys::close_inherited();
+        // It keeps no file system busy.
+        std::env::set_current_dir("/")?;
         // It is no leader of a group, since its parent did not make it one.
         setsid().ok();
         let socket = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -116,7 +119,12 @@ impl Keeper {
         let (of_thread, name, cancelled_by, notify) = (run.clone(), owner.clone(), cancel.clone(), sender.clone());
         let backend = Arc::<OnceLock<Backend>>::default();
         let at = backend.clone();
-        thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &name, &cancelled_by, &notify, &at))))?;
+        thread.spawn(move || {
+            notify.send(match kept::refusal(&of_thread, false) {
+                Some((code, text)) => Notice::Refused(code, text),
+                None => Notice::Acquired(acquire(&of_thread, &name, &cancelled_by, &notify, &at)),
+            });
+        })?;
         let now = Moment::now();
         let waits = !run.quiet && run.wait != Some(Duration::ZERO);
         let limit = run.wait.map(|wait| if wait.is_zero() { request_limit(&run) } else { wait });
@@ -210,6 +218,7 @@ impl Keeper {
                 self.trouble = None;
                 self.wire.send(&Report::Granted { fence, owner });
             }
+            Notice::Refused(code, text) => return Some(self.say(Report::Failed(code, text))),
             Notice::Acquired(Ok(None)) => return Some(self.say(Report::Conflict)),
             Notice::Acquired(Err(Error::Cancelled)) => return Some(self.say(Report::Left)),
             Notice::Acquired(Err(error)) => {
@@ -459,6 +468,6 @@ impl Keeper {
         let (code, text) = exit::of_error(error);
         let Some(limit) = exit::lease_limit(error) else { return (code, text) };
         let option = if self.run.lease.as_millis() > limit { "--lease" } else { "--at-least" };
-        (code, format!("{option} is longer than the server allows: its lock.max-lease-ms is {limit}"))
+        (code, text.replace("--lease", option))
     }
 }

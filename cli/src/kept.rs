@@ -1,28 +1,27 @@
 //! `redis-lock renew` and `redis-lock release`: a lock that a token holds, for processes that come later.
 
-use crate::args::{Kept, Servers};
+use crate::args::{Kept, Run, Servers};
+use crate::backend::{client, of_token};
 use crate::exit::{self, say, say_of};
-use crate::nodes::{Node, fail, named};
+use crate::nodes::{at_once, fail, named};
 use crate::token::Token;
 use redis_lock_client::redis::{Cmd, cmd, from_redis_value};
-use std::panic::resume_unwind;
-use std::thread;
 
 /// Renews the lock of a token, and gives the exit code.
 pub(crate) fn renew(kept: &Kept) -> u8 {
-    with_token(kept, |token| {
+    with_token(kept, |token, servers| {
         let lease = kept.lease.map_or(u128::from(token.lease_ms), |lease| lease.as_millis());
         let request = cmd("LOCK.EXTEND").arg(&token.key).arg(&token.owner).arg("PX").arg(lease.to_string()).take();
         // A quorum may have raised its fence.
-        ask(&kept.servers, token, &request, |fence| fence >= token.fence)
+        ask(servers, token, &request, |fence| fence >= token.fence)
     })
 }
 
 /// Releases it. The token is of no use after that.
 pub(crate) fn release(kept: &Kept) -> u8 {
-    with_token(kept, |token| {
+    with_token(kept, |token, servers| {
         let request = cmd("LOCK.RELEASE").arg(&token.key).arg(&token.owner).arg("ALL").take();
-        let code = ask(&kept.servers, token, &request, |_| true);
+        let code = ask(servers, token, &request, |_| true);
         if [0, exit::LOST].contains(&code)
             && let Err(error) = std::fs::remove_file(&kept.token)
         {
@@ -32,11 +31,35 @@ pub(crate) fn release(kept: &Kept) -> u8 {
     })
 }
 
-fn with_token(kept: &Kept, act: impl FnOnce(&Token) -> u8) -> u8 {
-    match Token::read(&kept.token) {
-        Ok(token) => act(&token),
+/// Why the file that is to hold the lock of this run stays as it is, with the exit code: it holds another one, or may.
+/// A lock that nobody else can hold beside that one is waited for.
+pub(crate) fn refusal(run: &Run, is_granted: bool) -> Option<(u8, String)> {
+    let file = run.token.as_ref()?;
+    let token = Token::read(file).ok()?;
+    if !is_granted && token.key.as_str() == run.key && run.mode() == "WRITE" {
+        return None;
+    }
+    match client(&token.servers).and_then(|client| client.check(token.key.as_bytes(), &token.owner, token.fence)) {
+        Ok(false) => None,
+        Ok(true) => {
+            let (file, key) = (file.display(), &token.key);
+            Some((exit::CANNOT_WRITE, format!("{file} holds the lock {key}: release that, or name another file")))
+        }
         Err(error) => {
-            say(format_args!("{}: {error}", kept.token.display()));
+            let (code, why) = exit::of_error(&error);
+            Some((code, format!("{} may hold the lock {}: {why}", file.display(), token.key)))
+        }
+    }
+}
+
+fn with_token(kept: &Kept, act: impl FnOnce(&Token, &Servers) -> u8) -> u8 {
+    match Token::read(&kept.token) {
+        Ok(token) => match of_token(&kept.servers, &token.servers) {
+            Ok(servers) => act(&token, &servers),
+            Err(error) => fail(&kept.token.to_string_lossy(), &error),
+        },
+        Err(error) => {
+            say(error);
             exit::USAGE
         }
     }
@@ -48,11 +71,7 @@ fn ask(servers: &Servers, token: &Token, request: &Cmd, is_held: impl Fn(u64) ->
         Ok(nodes) => nodes,
         Err(error) => return fail("", &error),
     };
-    let reply = |node: &Node| node.ask_about(token.key.as_bytes(), request);
-    let replies: Vec<_> = thread::scope(|scope| {
-        let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(move || reply(node))).collect();
-        asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    });
+    let replies = at_once(&nodes, |node| node.ask_about(token.key.as_bytes(), request));
     let needed = nodes.len() / 2 + 1;
     let (mut held, mut lost, mut failures) = (0, 0, Vec::new());
     for (node, reply) in nodes.iter().zip(replies) {
@@ -71,6 +90,6 @@ fn ask(servers: &Servers, token: &Token, request: &Cmd, is_held: impl Fn(u64) ->
         say_of(token.key.as_ref(), "the lock was lost");
         return exit::LOST;
     }
-    let of = |node: &Node| if nodes.len() > 1 { node.name.clone() } else { String::new() };
-    failures.into_iter().map(|(node, error)| fail(&of(node), &error)).max().unwrap_or(exit::UNAVAILABLE)
+    let of = |name: &'_ str| if nodes.len() > 1 { name.to_owned() } else { String::new() };
+    failures.into_iter().map(|(node, error)| fail(&of(&node.name), &error)).max().unwrap_or(exit::UNAVAILABLE)
 }

@@ -59,11 +59,12 @@ fn main() -> ExitCode {
     let role = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     let code = match role {
         starter::ROLE => starter::start(&words[2..]),
-        held::ROLE => held::start(&words[2..]),
-        keeper::ROLE => {
+        held::ROLE | keeper::ROLE => {
+            let is_keeper = role == keeper::ROLE;
             words.remove(1);
             match args::parse(words) {
-                Ok(Asked::Run(run)) => keeper::keep(*run),
+                Ok(Asked::Run(run)) if is_keeper => keeper::keep(*run),
+                Ok(Asked::Run(run)) => held::start(&run),
                 _ => exit::USAGE,
             }
         }

@@ -11,18 +11,22 @@ const TAIL: &str = include_str!("manual-tail.roff");
 /// The page, in the language of man.
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    // That of completion has none.
-    for command in cli().get_subcommands().filter(|command| command.get_opts().next().is_some()) {
-        writeln!(page, ".SH OPTIONS OF {}", command.get_name().to_uppercase()).expect("text takes all");
-        options(command, &mut page);
+    let all = cli();
+    options("ALL COMMANDS", &all, &mut page);
+    for command in all.get_subcommands() {
+        options(&command.get_name().to_uppercase(), command, &mut page);
     }
     page + TAIL
 }
 
-fn options(command: &Command, page: &mut String) {
+/// Adds the options of this command, if it has some.
+fn options(of: &str, command: &Command, page: &mut String) {
+    let mut head = format!(".SH OPTIONS OF {of}\n");
     for option in command.get_arguments().filter(|option| !option.is_positional()) {
-        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
-        writeln!(page, ".TP\n{}\n{}.", name(option), escaped(&help)).expect("text takes all");
+        let help = option.get_help().map(ToString::to_string).filter(|help| !help.is_empty());
+        let help = help.unwrap_or_else(|| panic!("{of}: {} has no help", option.get_id()));
+        let head = std::mem::take(&mut head);
+        writeln!(page, "{head}.TP\n{}\n{}.", name(option), escaped(&help)).expect("text takes all");
     }
 }
 

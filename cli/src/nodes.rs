@@ -7,15 +7,17 @@ use crate::reply::json;
 use redis_lock_client::redis::{Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, Value, cmd};
 use redis_lock_client::{Client, Error};
 use serde_json::Value as Json;
+use std::panic::resume_unwind;
+use std::thread;
 
 /// The most holders and waiters that a server shows.
 pub(crate) const MOST: u32 = 4096;
 
 /// One server, or several that act as one.
+#[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) name: String,
     /// The database that it is asked about.
-    #[cfg(feature = "top")]
     pub(crate) db: i64,
     /// None for the primary that Sentinels know.
     address: Option<ConnectionInfo>,
@@ -30,7 +32,6 @@ impl Node {
         let (client, own) = (Client::open(address.clone())?, Client::open(address.clone())?);
         Ok(Node {
             name: address.addr().to_string(),
-            #[cfg(feature = "top")]
             db: address.redis_settings().db(),
             address: Some(address),
             client,
@@ -69,7 +70,6 @@ pub(crate) fn named(servers: &Servers) -> Result<Vec<Node>, Error> {
     let client = Client::sentinel(addresses.iter().flat_map(sentinels), name, settings)?;
     Ok(vec![Node {
         name: name.clone(),
-        #[cfg(feature = "top")]
         db: addresses[0].redis_settings().db(),
         address: None,
         own: client.clone(),
@@ -118,6 +118,15 @@ fn in_resp3(address: ConnectionInfo) -> ConnectionInfo {
     address.set_redis_settings(settings)
 }
 
+/// What all of these servers say, which are asked at once.
+pub(crate) fn at_once<T: Send>(nodes: &[Node], ask: impl Fn(&Node) -> T + Sync) -> Vec<T> {
+    let ask = &ask;
+    thread::scope(|scope| {
+        let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(move || ask(node))).collect();
+        asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
 /// Asks each server, and says which do not answer. The exit code.
 pub(crate) fn each(nodes: &[Node], mut ask: impl FnMut(&Node) -> Result<(), Error>) -> u8 {
     let mut code = 0;
@@ -158,14 +167,16 @@ pub(crate) fn look(node: &Node, key: &[u8], whose: Whose<'_>) -> Result<Option<J
     Ok((!lock.is_null()).then(|| with_place(lock, node, key)))
 }
 
-/// The same of locks that this server has, with the first holder and waiter. It gets all requests in one go.
-pub(crate) fn look_all(node: &Node, keys: &[Vec<u8>]) -> Result<Vec<Option<Json>>, Error> {
+/// The same of locks that this server has, with the first holder and waiter. It gets all requests in one go. A lock
+/// that may not be seen is None, and the first such refusal comes with it.
+pub(crate) fn look_all(node: &Node, keys: &[Vec<u8>]) -> Result<(Vec<Option<Json>>, Option<Error>), Error> {
     let replies = node.ask_all(keys.iter().map(|key| info(key, Whose::First(1))).collect())?;
+    let mut refusal = None;
     let found = keys.iter().zip(replies).map(|(key, reply)| {
-        let lock = json(reply?);
-        Ok((!lock.is_null()).then(|| with_place(lock, node, key)))
+        let lock = json(reply.map_err(|error| refusal.get_or_insert(error)).ok()?);
+        (!lock.is_null()).then(|| with_place(lock, node, key))
     });
-    found.collect()
+    Ok((found.collect(), refusal))
 }
 
 fn info(key: &[u8], whose: Whose<'_>) -> Cmd {

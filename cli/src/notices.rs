@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub(crate) enum Notice {
     /// The lock; None if others hold it; or why it cannot be had.
     Acquired(Result<Option<Guard>, Error>),
+    /// The lock is not asked for: the exit code, and why.
+    Refused(u8, String),
     /// A wait or a renewal is tried again after this; or it is over, but nobody has answered.
     Trouble(Error),
     /// It waits: what to say of that.

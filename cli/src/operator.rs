@@ -2,7 +2,7 @@
 
 use crate::args::{Operator, Task};
 use crate::broken;
-use crate::exit::{printable, say};
+use crate::exit::{is_without_locks, printable, say};
 use crate::nodes::{self, MOST, Node, Whose, all, each, look, look_all, named, with_place};
 use crate::reply::{json, text, time_of};
 use crate::shown;
@@ -10,7 +10,7 @@ use crate::table::{Table, line};
 use redis_lock_client::Error;
 use redis_lock_client::redis::{RedisError, cmd, from_redis_value};
 use serde_json::Value as Json;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::thread::sleep;
@@ -54,9 +54,13 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
     // Not all who may scan may know how many keys there are.
     let mut among = Some(0_u64);
     let code = each(nodes, |node| {
+        // A server without locks would be searched in vain. This is no request for a lock: any other answer will do.
+        if let Some(error) = node.ask(&cmd("LOCK.INFO")).err().filter(is_without_locks) {
+            return Err(error);
+        }
         let size = node.ask(&cmd("DBSIZE")).ok().and_then(|size| from_redis_value::<u64>(size).ok());
         among = among.zip(size).map(|(among, size)| among + size);
-        let (mut cursor, mut seen) = ("0".to_owned(), HashSet::new());
+        let (mut cursor, mut seen, mut refusal) = ("0".to_owned(), HashSet::new(), None);
         loop {
             let begun = Instant::now();
             let mut step = cmd("SCAN");
@@ -66,7 +70,8 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
             (cursor, keys) = reply.map_err(|error| Error::Server(RedisError::from(error)))?;
             // A key may come twice, and may be free by now.
             let new: Vec<Vec<u8>> = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
-            let known = look_all(node, &new)?;
+            let (known, refused) = look_all(node, &new)?;
+            refusal = refusal.or(refused);
             let took = begun.elapsed();
             for lock in known.into_iter().flatten() {
                 found += 1;
@@ -77,7 +82,7 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
                 }
             }
             if cursor == "0" {
-                return Ok(());
+                return refusal.map_or(Ok(()), Err);
             }
             // Others have the server for as long.
             sleep(took);
@@ -101,10 +106,10 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
         ]);
     }
     table.print();
-    match among {
-        Some(among) => say(format_args!("{found} locks, went through {among} keys")),
-        None => say(format_args!("{found} locks, went through all keys")),
-    }
+    let databases: BTreeSet<_> = nodes.iter().map(|node| node.db.to_string()).collect();
+    let databases = databases.into_iter().collect::<Vec<_>>().join(", ");
+    let among = among.map_or("all".to_owned(), |among| among.to_string());
+    say(format_args!("{found} locks in database {databases}, went through {among} keys"));
     code
 }
 

@@ -68,8 +68,7 @@ impl Parent<'_> {
             .args(std::env::args_os().skip(1))
             .stdin(Stdio::from(OwnedFd::from(there)));
         keeper.stdout(Stdio::from(hold.as_fd().try_clone_to_owned()?)).stderr(Stdio::null());
-        // It keeps no file system busy. What names files for it still names them there.
-        keeper.current_dir("/");
+        // It leaves this folder. What names files for it still names them there.
         for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
             let paths = std::env::var_os(name).unwrap_or_default();
             let paths = std::env::split_paths(&paths).filter_map(|path| std::path::absolute(path).ok());
@@ -186,7 +185,7 @@ impl Parent<'_> {
                 }
                 Event::Report(Report::Lost) => {
                     if !is_lost {
-                        self.warn("the lock was lost before the command ended");
+                        self.warn("the lock was lost before its release");
                     }
                     return exit::LOST;
                 }

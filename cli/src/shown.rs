@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A lock, in a line.
 pub(crate) fn head(lock: &Json) -> String {
-    let numbers = format!("{} holding, {} waiting", text(&lock["holding"]), text(&lock["waiting"]));
+    let shares = lock["shares"].as_u64().filter(|shares| *shares > 0);
+    let shares = shares.map(|shares| format!("{shares} shares, ")).unwrap_or_default();
+    let numbers = format!("{shares}{} holding, {} waiting", text(&lock["holding"]), text(&lock["waiting"]));
     let state = match &lock["reserved_by"] {
         Json::Null => format!("{}, fence {}", text(&lock["mode"]), text(&lock["fence"])),
         owner => format!("reserved for {}", text(owner)),
@@ -19,12 +21,13 @@ pub(crate) fn head(lock: &Json) -> String {
 
 /// Who holds it.
 pub(crate) fn holders(lock: &Json) -> Table {
-    let mut holders = Table::new(&["HOLDER", "MODE", "HELD", "LEFT", "FENCE", "CLIENT", "NOTE"]);
+    let mut holders = Table::new(&["HOLDER", "MODE", "SHARES", "HELD", "LEFT", "FENCE", "CLIENT", "NOTE"]);
     for holder in lock["holders"].as_array().into_iter().flatten() {
         let offered = if holder["offered"] == 1 { " (offered)" } else { "" };
         holders.add(vec![
             text(&holder["owner"]) + offered,
             text(&holder["mode"]),
+            text(&holder["reads"]),
             time_of(&holder["held_ms"]),
             time_of(&holder["ttl_ms"]),
             text(&holder["fence"]),
@@ -37,16 +40,17 @@ pub(crate) fn holders(lock: &Json) -> Table {
 
 /// Who waits for it.
 pub(crate) fn waiters(lock: &Json) -> Table {
-    let mut waiters = Table::new(&["WAITER", "MODE", "WAITED", "LEFT", "TAKE", "CLIENT"]);
+    let mut waiters = Table::new(&["WAITER", "MODE", "TAKE", "LIMIT", "WAITED", "REQUEST LEFT", "CLIENT"]);
     for waiter in lock["waiters"].as_array().into_iter().flatten() {
-        // Without a client the place ends.
+        // A helper asks again before it is over. Without a client the place ends then.
         let left = if waiter["client"].is_null() { &waiter["queue_left_ms"] } else { &waiter["left_ms"] };
         waiters.add(vec![
             text(&waiter["owner"]),
             text(&waiter["mode"]),
+            text(&waiter["take"]),
+            text(&waiter["limit"]),
             time_of(&waiter["waited_ms"]),
             time_of(left),
-            text(&waiter["take"]),
             text(&waiter["client"]),
         ]);
     }

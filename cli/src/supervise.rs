@@ -162,7 +162,7 @@ impl Supervisor<'_> {
         let has_ended = self.hold_ended > u64::from(!self.run.no_kill);
         if has_ended && !self.is_lost && !matches!(self.released, Some(Report::Released(_))) {
             self.is_lost = true;
-            self.warn("the lock could not be renewed in time: others may have held it before the command ended");
+            self.warn("the lock could not be renewed in time: others may have held it before its release");
         }
     }
 

@@ -18,15 +18,14 @@ const LOSSES: usize = 4;
 /// Fills the screen.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
     let width = usize::from(frame.area().width);
-    let failures = state.sample.as_ref().map_or(&[][..], |sample| &sample.failures);
-    let failures: Vec<Line<'_>> = failures
-        .iter()
+    let failures: Vec<Line<'_>> = state
+        .failures()
+        .into_iter()
         .flat_map(|why| folded(&printable(why), width))
         .map(|why| colour(state, why, Color::Red))
         .collect();
     let foot = foot(state, width);
-    let losses = state.sample.as_ref().map(|sample| shown::losses(&sample.losses).lines()).unwrap_or_default();
-    let losses: Vec<String> = losses.into_iter().take(LOSSES + 1).collect();
+    let losses: Vec<String> = shown::losses(&state.losses()).lines().into_iter().take(LOSSES + 1).collect();
     let height = |lines: usize| Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX));
     let parts = Layout::vertical([
         Constraint::Length(3),
@@ -58,17 +57,18 @@ fn headed(lines: Vec<String>) -> Vec<Line<'static>> {
 }
 
 fn head(state: &State) -> Vec<Line<'static>> {
-    let servers = state.sample.as_ref().map(|sample| sample.counters.keys().cloned().collect::<Vec<_>>().join(", "));
-    let servers = servers.filter(|servers| !servers.is_empty()).unwrap_or_else(|| "no server yet".to_owned());
+    let servers = Some(state.servers().join(", ")).filter(|servers| !servers.is_empty());
+    let servers = servers.unwrap_or_else(|| "no server yet".to_owned());
     let number = |name: &str| state.sum(name).map_or("-".to_owned(), |value| value.to_string());
-    let rate = |name: &str| state.rates.get(name).map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+    let rate = |name: &str| state.rate(name).map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+    let (waiting, may_be_more) = state.waiting();
     let now = format!(
-        "locks {}  waiters {}  places {}  contended {}  offered {}  lost {}",
+        "locks {}  waiters {waiting}{}  clients {}  places {}  contended {}  lapsed {}",
         number("lock_leases"),
+        if may_be_more { "+" } else { "" },
         number("lock_waiters"),
         number("lock_places"),
         number("lock_contended_keys"),
-        number("lock_offered"),
         number("lock_lapsed"),
     );
     let rates = format!(

@@ -2,19 +2,20 @@
 
 use crate::args::Servers;
 use crate::broken::end_those;
-use crate::nodes::{Node, Whose, all, look, look_all, why};
+use crate::nodes::{Node, Whose, all, at_once, look, look_all, why};
 use crate::reply::json;
 use redis_lock_client::Error;
 use redis_lock_client::redis::{Value, cmd, from_redis_value};
 use serde_json::Value as Json;
-use std::collections::BTreeMap;
-use std::panic::resume_unwind;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How many keys each server tells of, and how many holders and waiters of a lock.
-const ROWS: u32 = 100;
+pub(crate) const ROWS: u32 = 100;
 /// How many losses.
 const LOSSES: u32 = 10;
 
@@ -45,15 +46,14 @@ pub(crate) struct Counters {
     pub(crate) fields: BTreeMap<String, u64>,
 }
 
-/// What all servers say.
+/// What a server says.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) rows: Vec<Row>,
     pub(crate) losses: Vec<Json>,
-    /// By server.
-    pub(crate) counters: BTreeMap<String, Counters>,
+    pub(crate) counters: Option<Counters>,
     pub(crate) failures: Vec<String>,
-    /// A server did not answer.
+    /// It did not answer.
     is_lost: bool,
 }
 
@@ -68,66 +68,97 @@ pub(crate) enum Wish {
 
 /// What it is told.
 pub(crate) enum Told {
-    Sample(Sample),
+    /// The names of the servers that are asked from now on, or why none is known.
+    Servers(Result<BTreeSet<String>, String>),
+    /// What the server of this name says now.
+    Sample(String, Sample),
     /// What a server knows of a lock; null of a free one.
     Lock(Place, Json),
     /// What came of a break, or what went wrong.
     Said(String),
 }
 
-/// Asks again and again, until nobody wishes anything or listens any more.
-pub(crate) fn ask(servers: &Servers, interval: Duration, wishes: &Receiver<Wish>, tell: impl Fn(Told) -> bool) {
-    let (mut nodes, mut looked_into) = (Vec::new(), None);
-    loop {
-        let due = Instant::now() + interval;
-        let sample = sample(servers, &mut nodes);
-        if !tell(Told::Sample(sample)) || !tell_of(&nodes, looked_into.as_ref(), &tell) {
-            return;
-        }
+/// Asks all servers again and again, until nobody wishes anything or listens any more. Each has a thread, so that none
+/// waits for another. They are found anew after one did not answer: a cluster may have others by now.
+pub(crate) fn ask(servers: &Servers, interval: Duration, wishes: &Receiver<Wish>, tell: impl Fn(Told) -> bool + Sync) {
+    let (tell, is_lost) = (&tell, &AtomicBool::new(true));
+    thread::scope(|scope| {
+        let (mut nodes, mut looks) = (Vec::new(), BTreeMap::new());
+        let mut looked_into: Option<Place> = None;
         loop {
-            match wishes.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            let found = if is_lost.swap(false, Relaxed) { Some(all(servers)) } else { None };
+            match found {
+                Some(Ok(found)) => {
+                    let names: BTreeSet<String> = found.iter().map(|node| node.name.clone()).collect();
+                    looks.retain(|name, _| names.contains(name));
+                    if !tell(Told::Servers(Ok(names))) {
+                        return;
+                    }
+                    for node in &found {
+                        looks.entry(node.name.clone()).or_insert_with(|| {
+                            let (look, wished) = channel();
+                            let (node, place, several) = (node.clone(), looked_into.clone(), found.len() > 1);
+                            scope.spawn(move || follow(&node, several, interval, place, &wished, is_lost, tell));
+                            look
+                        });
+                    }
+                    nodes = found;
+                }
+                Some(Err(error)) => {
+                    is_lost.store(true, Relaxed);
+                    // Those that are known tell what is wrong with them.
+                    if nodes.is_empty() && !tell(Told::Servers(Err(why("", &error).1))) {
+                        return;
+                    }
+                }
+                None => {}
+            }
+            match wishes.recv_timeout(interval) {
                 Ok(Wish::Look(place)) => looked_into = place,
                 Ok(Wish::Break(place, owners)) => {
                     if !tell(Told::Said(end(&nodes, &place, &owners))) {
                         return;
                     }
                 }
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            for look in looks.values() {
+                // Its thread lasts.
+                drop(look.send(looked_into.clone()));
+            }
+        }
+    });
+}
+
+/// Asks a server again and again, also about the lock that is looked into.
+fn follow(
+    node: &Node,
+    several: bool,
+    interval: Duration,
+    mut looked_into: Option<Place>,
+    wished: &Receiver<Option<Place>>,
+    is_lost: &AtomicBool,
+    tell: &impl Fn(Told) -> bool,
+) {
+    loop {
+        let due = Instant::now() + interval;
+        let sample = sample_of(node, several);
+        is_lost.fetch_or(sample.is_lost, Relaxed);
+        if !tell(Told::Sample(node.name.clone(), sample)) {
+            return;
+        }
+        loop {
+            if !tell_of(node, looked_into.as_ref(), tell) {
+                return;
+            }
+            match wished.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(place) => looked_into = place,
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if !tell_of(&nodes, looked_into.as_ref(), &tell) {
-                return;
-            }
         }
     }
-}
-
-/// What all of them say now. They are found anew after one did not answer: a cluster may have others by now.
-fn sample(servers: &Servers, nodes: &mut Vec<Node>) -> Sample {
-    let mut sample = Sample::default();
-    if nodes.is_empty() {
-        match all(servers) {
-            Ok(found) => *nodes = found,
-            Err(error) => sample.failures.push(why("", &error).1),
-        }
-    }
-    let several = nodes.len() > 1;
-    let parts: Vec<Sample> = thread::scope(|scope| {
-        let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(move || sample_of(node, several))).collect();
-        asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    });
-    for part in parts {
-        sample.rows.extend(part.rows);
-        sample.losses.extend(part.losses);
-        sample.counters.extend(part.counters);
-        sample.failures.extend(part.failures);
-        sample.is_lost |= part.is_lost;
-    }
-    sample.losses.sort_by_key(|row| std::cmp::Reverse(row["time_ms"].as_u64()));
-    if sample.is_lost {
-        nodes.clear();
-    }
-    sample
 }
 
 fn sample_of(node: &Node, several: bool) -> Sample {
@@ -155,7 +186,10 @@ fn sample_of(node: &Node, several: bool) -> Sample {
     let near: Vec<&mut Row> = sample.rows.iter_mut().filter(|row| row.place.is_near).collect();
     let keys: Vec<Vec<u8>> = near.iter().map(|row| row.place.key.clone()).collect();
     match look_all(node, &keys) {
-        Ok(locks) => near.into_iter().zip(locks).for_each(|(row, lock)| row.lock = lock.unwrap_or_default()),
+        Ok((locks, refusal)) => {
+            near.into_iter().zip(locks).for_each(|(row, lock)| row.lock = lock.unwrap_or_default());
+            sample.failures.extend(refusal.map(|error| why(name, &error).1));
+        }
         Err(error) => sample.failures.push(why(name, &error).1),
     }
     if let Some(Json::Array(rows)) = log.map(json) {
@@ -166,7 +200,7 @@ fn sample_of(node: &Node, several: bool) -> Sample {
         let field = |line: &str| {
             line.trim().split_once(':').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
         };
-        sample.counters.insert(node.name.clone(), Counters { at, fields: text.lines().filter_map(field).collect() });
+        sample.counters = Some(Counters { at, fields: text.lines().filter_map(field).collect() });
     }
     sample
 }
@@ -196,10 +230,9 @@ fn row(node: &Node, item: &Value) -> Option<Row> {
     Some(Row { place, waiting: number("waiting")?, waited_ms: number("waited_ms")?, lock: Json::Null })
 }
 
-/// Tells of the lock that is looked into. Returns false if nobody listens.
-fn tell_of(nodes: &[Node], place: Option<&Place>, tell: &impl Fn(Told) -> bool) -> bool {
-    let Some(place) = place else { return true };
-    let Some(node) = nodes.iter().find(|node| node.name == place.server) else { return true };
+/// Tells of the lock that is looked into, if this server has it. Returns false if nobody listens.
+fn tell_of(node: &Node, place: Option<&Place>, tell: &impl Fn(Told) -> bool) -> bool {
+    let Some(place) = place.filter(|place| place.server == node.name) else { return true };
     match look(node, &place.key, Whose::First(ROWS)) {
         Ok(lock) => tell(Told::Lock(place.clone(), lock.unwrap_or_default())),
         Err(error) => tell(Told::Said(why("", &error).1)),
@@ -208,13 +241,16 @@ fn tell_of(nodes: &[Node], place: Option<&Place>, tell: &impl Fn(Told) -> bool) 
 
 /// Ends holds, on all servers: those of a quorum have the lock as well. What came of it.
 fn end(nodes: &[Node], place: &Place, owners: &[String]) -> String {
-    let mut ended = 0;
-    for node in nodes {
-        match end_those(node, &place.key, owners) {
+    let (mut ended, mut said) = (0, Vec::new());
+    for (node, counts) in nodes.iter().zip(at_once(nodes, |node| end_those(node, &place.key, owners))) {
+        match counts {
             Ok(counts) => ended += counts.iter().sum::<u64>(),
-            Err(error) => return why("", &error).1,
+            Err(error) => said.push(why(if nodes.len() > 1 { &node.name } else { "" }, &error).1),
         }
     }
-    let holds = if ended == 1 { "hold" } else { "holds" };
-    format!("{}: ended {ended} {holds}", String::from_utf8_lossy(&place.key))
+    if ended > 0 || said.is_empty() {
+        let holds = if ended == 1 { "hold" } else { "holds" };
+        said.insert(0, format!("{}: ended {ended} {holds}", String::from_utf8_lossy(&place.key)));
+    }
+    said.join("; ")
 }

@@ -1,6 +1,7 @@
 //! What the screen knows, and what a key does there.
 
-use super::inquiry::{Counters, Place, Row, Sample, Told, Wish};
+use super::inquiry::{Counters, Place, ROWS, Row, Sample, Told, Wish};
+use crate::exit::UNAVAILABLE;
 use crate::reply::{text, time_of};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rustix::process::Signal;
@@ -83,10 +84,12 @@ pub(crate) struct State {
     pub(crate) sort: Sort,
     pub(crate) filter: String,
     pub(crate) mode: Mode,
-    /// None before the first refresh.
-    pub(crate) sample: Option<Sample>,
-    /// What the servers count, for each second since the last refresh.
-    pub(crate) rates: BTreeMap<String, f64>,
+    /// What each server said last; None before its first answer.
+    samples: BTreeMap<String, Option<Sample>>,
+    /// What each server counts, for each second since its last refresh.
+    rates: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Why no server is known.
+    unknown: Option<String>,
     pub(crate) looked: Option<Looked>,
     /// What is said until the next key.
     pub(crate) said: String,
@@ -102,8 +105,9 @@ impl State {
             sort: Sort::Waiting,
             filter: String::new(),
             mode: Mode::Rows,
-            sample: None,
+            samples: BTreeMap::new(),
             rates: BTreeMap::new(),
+            unknown: None,
             looked: None,
             said: String::new(),
             selected: None,
@@ -118,7 +122,7 @@ impl State {
 
     /// The rows that pass the filter, in their order.
     pub(crate) fn rows(&self) -> Vec<&Row> {
-        let all = self.sample.iter().flat_map(|sample| &sample.rows);
+        let all = self.samples().flat_map(|(_, sample)| &sample.rows);
         let mut rows: Vec<&Row> = all.filter(|row| self.passes(row)).collect();
         let held = |row: &Row| row.lock["holders"][0]["held_ms"].as_u64();
         match self.sort {
@@ -142,18 +146,65 @@ impl State {
         rows.iter().position(|row| Some(&row.place) == self.selected.as_ref()).unwrap_or(0)
     }
 
+    /// The servers that have told something, and what.
+    fn samples(&self) -> impl Iterator<Item = (&str, &Sample)> {
+        self.samples.iter().filter_map(|(name, sample)| Some((name.as_str(), sample.as_ref()?)))
+    }
+
+    /// The names of those that answer.
+    pub(crate) fn servers(&self) -> Vec<&str> {
+        self.samples().filter(|(_, sample)| sample.counters.is_some()).map(|(name, _)| name).collect()
+    }
+
+    /// What is wrong with servers.
+    pub(crate) fn failures(&self) -> Vec<&String> {
+        self.unknown.iter().chain(self.samples().flat_map(|(_, sample)| &sample.failures)).collect()
+    }
+
+    /// The holds that were lost, the latest first.
+    pub(crate) fn losses(&self) -> Vec<Json> {
+        let mut losses: Vec<Json> = self.samples().flat_map(|(_, sample)| sample.losses.clone()).collect();
+        losses.sort_by_key(|row| Reverse(row["time_ms"].as_u64()));
+        losses
+    }
+
+    /// How many wait for the locks that servers tell of, and whether there may be more.
+    pub(crate) fn waiting(&self) -> (u64, bool) {
+        let sums = self.samples().map(|(_, sample)| {
+            (sample.rows.iter().map(|row| row.waiting).sum::<u64>(), sample.rows.len() >= ROWS as usize)
+        });
+        sums.fold((0, false), |sum, next| (sum.0 + next.0, sum.1 || next.1))
+    }
+
     /// The sum of a field of all servers; None if none told it.
     pub(crate) fn sum(&self, field: &str) -> Option<u64> {
-        let values = self.sample.iter().flat_map(|sample| sample.counters.values());
-        values.filter_map(|counters| counters.fields.get(field).copied()).reduce(|sum, value| sum + value)
+        let values = self.samples().filter_map(|(_, sample)| sample.counters.as_ref()?.fields.get(field).copied());
+        values.reduce(|sum, value| sum + value)
+    }
+
+    /// The same of what they count a second.
+    pub(crate) fn rate(&self, field: &str) -> Option<f64> {
+        self.rates.values().filter_map(|rates| rates.get(field).copied()).reduce(|sum, value| sum + value)
     }
 
     pub(crate) fn hear(&mut self, told: Told) {
         match told {
-            Told::Sample(sample) => {
-                let before = self.sample.as_ref().map(|sample| &sample.counters);
-                self.rates = before.map(|before| rates(before, &sample.counters)).unwrap_or_default();
-                self.sample = Some(sample);
+            Told::Servers(Err(why)) => self.unknown = Some(why),
+            Told::Servers(Ok(names)) => {
+                self.unknown = None;
+                self.samples.retain(|name, _| names.contains(name));
+                self.rates.retain(|name, _| names.contains(name));
+                for name in names {
+                    self.samples.entry(name).or_default();
+                }
+            }
+            // Unless it is not asked any more.
+            Told::Sample(name, sample) => {
+                let Some(known) = self.samples.get_mut(&name) else { return };
+                let before = known.as_ref().and_then(|before| before.counters.as_ref());
+                let rates = before.zip(sample.counters.as_ref()).map(|(before, now)| rates(before, now));
+                self.rates.insert(name, rates.unwrap_or_default());
+                *known = Some(sample);
             }
             Told::Lock(place, lock) => {
                 let Some(looked) = self.looked.as_mut().filter(|looked| looked.place == place) else { return };
@@ -194,9 +245,14 @@ impl State {
         None
     }
 
+    /// The end, with what the servers said last.
+    fn quit(&self) -> Act {
+        Act::End(if self.failures().is_empty() { 0 } else { UNAVAILABLE })
+    }
+
     fn press_in_rows(&mut self, code: KeyCode) -> Option<Act> {
         match code {
-            KeyCode::Char('q') => return Some(Act::End(0)),
+            KeyCode::Char('q') => return Some(self.quit()),
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('/') => self.mode = Mode::Filter,
             KeyCode::Esc => self.filter.clear(),
@@ -228,7 +284,7 @@ impl State {
 
     fn press_in_lock(&mut self, code: KeyCode) -> Option<Act> {
         match code {
-            KeyCode::Char('q') => return Some(Act::End(0)),
+            KeyCode::Char('q') => return Some(self.quit()),
             KeyCode::Char('b') => self.ask_for_break(),
             KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => {
                 self.looked = None;
@@ -279,20 +335,14 @@ impl State {
     }
 }
 
-/// What servers have counted for each second between two refreshes, all together.
-fn rates(before: &BTreeMap<String, Counters>, now: &BTreeMap<String, Counters>) -> BTreeMap<String, f64> {
-    let mut rates = BTreeMap::new();
-    for (server, now) in now {
-        let Some(before) = before.get(server) else { continue };
-        let seconds = now.at.duration_since(before.at).as_secs_f64();
-        for (name, value) in &now.fields {
-            // A server that was started again counts from zero.
-            let more = before.fields.get(name).and_then(|before| value.checked_sub(*before));
-            #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
-            if let Some(more) = more.filter(|_| seconds > 0.0) {
-                *rates.entry(name.clone()).or_default() += more as f64 / seconds;
-            }
-        }
-    }
-    rates
+/// What a server has counted for each second between two refreshes.
+fn rates(before: &Counters, now: &Counters) -> BTreeMap<String, f64> {
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    let rate = |(name, value): (&String, &u64)| {
+        // A server that was started again counts from zero.
+        let more = value.checked_sub(*before.fields.get(name)?).filter(|_| seconds > 0.0)?;
+        #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+        Some((name.clone(), more as f64 / seconds))
+    };
+    now.fields.iter().filter_map(rate).collect()
 }

@@ -6,13 +6,6 @@ use rustix::process::{Pid, kill_process};
 use std::path::Path;
 use testbed::{Server, Signal, wait_for};
 
-/// A run whose command writes its heartbeat, and does not mind TERM.
-fn stubborn(server: &Server, folder: &Folder, options: &[&str]) -> Run {
-    let run = start(server.port(), &[&["run"], options, &["k", "-c", &folder.stubborn()]].concat());
-    folder.line("beat");
-    run
-}
-
 fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().unsigned_abs()
 }
@@ -21,12 +14,11 @@ fn number(pid: Pid) -> u32 {
 fn when_the_parent_is_killed_the_command_is_ended_before_the_lock_is_released() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = stubborn(&server, &folder, &["-k", "300ms"]);
+    let run = folder.beating(server.port(), &["-k", "300ms"], &folder.stubborn());
     let keeper = number(run.keeper());
     run.signal(Signal::KILL);
     // The lease is 30 s: it was released.
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert!(!lives(folder.number("pid")));
     assert_eq!(folder.line("told"), "told");
     wait_for("the keeper to end", || !lives(keeper));
@@ -42,8 +34,7 @@ fn when_the_parent_is_killed_all_of_the_group_is_told_and_what_stays_is_killed()
     folder.line("beat");
     run.keeper();
     run.signal(Signal::KILL);
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(folder.line("told"), "told");
 }
 
@@ -134,10 +125,9 @@ fn when_the_parent_is_killed_in_the_queue_the_queue_is_left() {
 fn when_the_keeper_is_killed_the_command_is_ended_before_the_lease_is_over() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = stubborn(&server, &folder, &["-t", "2s", "-k", "500ms"]);
+    let run = folder.beating(server.port(), &["-t", "2s", "-k", "500ms"], &folder.stubborn());
     kill_process(run.keeper(), Signal::KILL).unwrap();
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(folder.line("told"), "told");
     let outcome = run.end();
     assert_eq!(outcome.code, Some(76));
@@ -175,8 +165,7 @@ fn a_pipe_behind_it_ends_after_either_process_was_killed() {
     let server = Server::new();
     for victim in ["__keeper", ""] {
         let folder = Folder::new();
-        let run = start(server.port(), &["run", "-t", "2s", "k", "-c", &folder.heartbeat(":")]);
-        folder.line("beat");
+        let run = folder.beating(server.port(), &["-t", "2s"], &folder.heartbeat(":"));
         let keeper = run.keeper();
         if victim.is_empty() {
             run.signal(Signal::KILL);
@@ -207,8 +196,7 @@ fn when_both_are_killed_the_command_is_told_by_the_kernel() {
     let server = Server::new();
     let folder = Folder::new();
     let script = folder.heartbeat(&format!("trap 'echo told >> {}; exit' TERM", folder.text("told")));
-    let run = start(server.port(), &["run", "k", "-c", &script]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &[], &script);
     kill_process(run.keeper(), Signal::KILL).unwrap();
     run.signal(Signal::KILL);
     assert_eq!(folder.line("told"), "told");

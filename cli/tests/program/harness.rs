@@ -190,9 +190,23 @@ impl Folder {
         self.read("beat").lines().last().unwrap().parse().unwrap()
     }
 
+    /// A run under the lock k that has written its heartbeat.
+    pub(crate) fn beating(&self, port: u16, options: &[&str], script: &str) -> Run {
+        let run = start(port, &[&["run"], options, &["k", "-c", script]].concat());
+        self.line("beat");
+        run
+    }
+
+    /// Runs a second holder of the lock k, and sees that the first one wrote nothing once that one had it.
+    #[track_caller]
+    pub(crate) fn assert_over(&self, port: u16) {
+        let second = self.second_holder(port);
+        assert!(self.last_beat() < second, "it ran on beside the next holder");
+    }
+
     /// Runs a second holder, which waits for the lock, and gives the time when it had it.
-    pub(crate) fn second_holder(&self, port: u16, key: &str) -> u64 {
-        let second = run(port, &["run", key, "date", "+%s%N"]);
+    pub(crate) fn second_holder(&self, port: u16) -> u64 {
+        let second = run(port, &["run", "k", "date", "+%s%N"]);
         assert_eq!(second.code, Some(0), "{second:?}");
         second.out.trim().parse().unwrap()
     }

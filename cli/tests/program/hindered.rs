@@ -1,6 +1,6 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{self, Folder, Run, not_run, program, program_at, python, start, wait_held, wait_waiters};
+use crate::harness::{self, Folder, Run, not_run, program, program_at, python, start, wait_waiters};
 use crate::process;
 use rustix::process::kill_process;
 use std::ffi::OsStr;
@@ -36,8 +36,7 @@ fn a_parent_that_cannot_speak_ends_the_command_in_time() {
     folder.line("beat");
     // It has to say that first, and then that the lock could not be renewed.
     kill_process(run.keeper(), Signal::KILL).unwrap();
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(run.end().code, Some(76));
 }
 
@@ -119,7 +118,7 @@ fn a_command_that_ran_on_beside_the_next_holder_is_code_76_also_if_that_shows_la
         let keeper = run.keeper();
         run.signal(Signal::STOP);
         kill_process(keeper, victim).unwrap();
-        folder.second_holder(server.port(), "k");
+        folder.second_holder(server.port());
         // Its end is the first that the parent hears of when it goes on.
         std::fs::write(folder.path("go"), "").unwrap();
         wait_for("the command to end", || {
@@ -140,8 +139,7 @@ fn a_program_that_is_continued_all_the_time_renews_once_at_a_time() {
     let server = Server::new();
     let proxy = Proxy::to(server.port());
     let folder = Folder::new();
-    let run = start(proxy.port(), &["run", "-t", "60s", "k", "-c", &folder.heartbeat(":")]);
-    folder.line("beat");
+    let run = folder.beating(proxy.port(), &["-t", "60s"], &folder.heartbeat(":"));
     let keeper = run.keeper().as_raw_nonzero().get().unsigned_abs();
     let renewals = || process::threads(keeper).iter().filter(|name| name.starts_with("redis-lock-ext")).count();
     let mut conn = server.connect();
@@ -293,8 +291,7 @@ fn what_a_command_leaves_is_ended_before_the_release_however_it_hides() {
     for how in ["runs in a thread", "is another each moment"] {
         let folder = Folder::new();
         let run = evasive(how, &folder, &server, &[]);
-        let second = folder.second_holder(server.port(), "k");
-        assert!(folder.last_beat() < second, "{how}");
+        folder.assert_over(server.port());
         assert_eq!(run.end().code, Some(7), "{how}");
     }
 }
@@ -309,8 +306,7 @@ fn a_command_that_leaves_its_group_is_ended_before_the_lease_is_over() {
             "keeper" => kill_process(run.keeper(), Signal::KILL).unwrap(),
             _ => run.signal(Signal::KILL),
         }
-        let second = folder.second_holder(server.port(), "k");
-        assert!(folder.last_beat() < second, "without its {victim}");
+        folder.assert_over(server.port());
         assert_eq!(run.end().code, if victim == "keeper" { Some(76) } else { None });
     }
 }
@@ -331,27 +327,9 @@ fn where_proc_shows_another_namespace_what_a_command_leaves_is_ended_before_the_
     command.arg(leftover).stdin(Stdio::piped());
     let mut run = Run::of(command);
     folder.line("beat");
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     drop(run.child.stdin.take());
     assert_eq!(run.end().out, "7\n");
-}
-
-#[test]
-fn a_server_that_takes_no_more_connections_ends_no_command() {
-    let server = Server::setup().option("maxclients", "16").start();
-    let begun = start(server.port(), &["run", "-t", "2s", "k", "--", "sleep", "6"]);
-    wait_held(&server, "k");
-    let client = redis::Client::open(("127.0.0.1", server.port())).unwrap();
-    let others = std::iter::from_fn(|| {
-        let mut conn = client.get_connection().ok()?;
-        redis::cmd("PING").exec(&mut conn).ok().map(|()| conn)
-    });
-    let others: Vec<_> = others.collect();
-    let outcome = begun.end();
-    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    drop(others);
-    assert!(server.connect().lock_info("k").is_none(), "it is released over the same connection");
 }
 
 #[test]

@@ -86,6 +86,11 @@ fn a_hold_waits_in_the_queue_and_says_when_the_lock_is_lost() {
     server.connect().int(&["LOCK.BREAK", "k"]);
     let outcome = run.end();
     assert_eq!((outcome.code, outcome.err.as_str()), (Some(76), "redis-lock: k: the lock was lost\n"));
+    // Or when it is released: there is no command to speak of.
+    let (run, _, input) = hold(server.port(), &["-t", "1h", "k"]);
+    server.connect().int(&["LOCK.BREAK", "k"]);
+    drop(input);
+    assert_eq!(run.end().err, "redis-lock: k: the lock was lost before its release\n");
 }
 
 #[test]
@@ -101,7 +106,10 @@ fn a_token_keeps_a_lock_without_a_process() {
     assert_eq!(acquired.out, format!("k\t{owner}\t{}\n", info.fence));
     assert_eq!(fs::metadata(folder.path("token")).unwrap().permissions().mode() & 0o777, 0o600);
     let token: Json = serde_json::from_str(&folder.read("token")).unwrap();
-    let expected = serde_json::json!({ "key": "k", "owner": owner, "fence": info.fence, "lease_ms": 60_000 });
+    let servers = [format!("redis://127.0.0.1:{}", server.port())];
+    let expected = serde_json::json!({
+        "key": "k", "owner": owner, "fence": info.fence, "lease_ms": 60_000, "servers": servers, "sentinel": null
+    });
     assert_eq!(token, expected);
     assert_eq!(fields(&token), json_names("a token"));
     // Others do not get it, and harm no token.
@@ -114,6 +122,12 @@ fn a_token_keeps_a_lock_without_a_process() {
     let renewed = on(&["renew"]);
     assert_eq!((renewed.code, renewed.out.as_str(), renewed.err.as_str()), (Some(0), "", ""));
     assert!(ttl(&server, "k") <= 60_000);
+    // Too short for anybody to renew it, and longer than the server allows.
+    for (lease, why) in [("1s", "at least 2s"), ("25h", "lock.max-lease-ms is 86400000")] {
+        let outcome = on(&["renew", "-t", lease]);
+        assert!(outcome.code == Some(64) && outcome.err.contains(why), "{lease}: {outcome:?}");
+    }
+    assert!(ttl(&server, "k") > 2000);
     let released = on(&["release"]);
     assert_eq!((released.code, released.err.as_str()), (Some(0), ""));
     assert!(!is_held(&mut server.connect(), "k") && !folder.path("token").exists());
@@ -134,10 +148,68 @@ fn a_token_whose_lock_was_lost_says_so() {
     }
     drop(other);
     // Without a token nothing is asked.
-    let outcome = on(&["renew"]);
-    assert!(outcome.code == Some(64) && outcome.err.contains("token: "), "{outcome:?}");
-    fs::write(folder.path("token"), "{}").unwrap();
-    assert!(on(&["release"]).err.contains("is no token"));
+    let no_token = format!("redis-lock: no token in {}: ", folder.text("token"));
+    for (word, why) in [("renew", "No such file"), ("release", "redis-lock acquire did not write it\n")] {
+        let outcome = on(&[word]);
+        assert_eq!(outcome.code, Some(64), "{outcome:?}");
+        assert!(outcome.err.starts_with(&format!("{no_token}{why}")), "{outcome:?}");
+        fs::write(folder.path("token"), "{}").unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_holds_another_lock_is_left_as_it_is() {
+    // What could go wrong: nobody can renew or release that lock any more.
+    let server = Server::new();
+    let folder = Folder::new();
+    let mut conn = server.connect();
+    let on = |words: &[&str]| with_token(server.port(), &folder, words);
+    // One that is written while another waits.
+    conn.int(&["LOCK.ACQUIRE", "other", "me", "PX", "600000"]);
+    let late = start(server.port(), &["acquire", "--token", &folder.text("token"), "other"]);
+    wait_waiters(&server, "other", 1);
+    assert_eq!(on(&["acquire", "-s", "k"]).code, Some(0));
+    let token = folder.read("token");
+    conn.int(&["LOCK.RELEASE", "other", "me"]);
+    let mut refused = vec![late.end()];
+    // After the first of them no lock is taken at all, and then given back.
+    let granted = conn.info_number("lock", "lock_granted");
+    refused.extend([on(&["acquire", "other"]), on(&["acquire", "-s", "k"])]);
+    assert_eq!(conn.info_number("lock", "lock_granted"), granted);
+    for outcome in refused {
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(73), ""), "{outcome:?}");
+        assert!(outcome.err.contains("token holds the lock k: release that"), "{outcome:?}");
+    }
+    assert!(folder.read("token") == token && !is_held(&mut conn, "other"));
+    // One whose lock was lost holds nothing.
+    conn.int(&["LOCK.BREAK", "k"]);
+    assert_eq!(on(&["acquire", "other"]).code, Some(0));
+    assert!(folder.read("token") != token && is_held(&mut conn, "other"));
+}
+
+#[test]
+fn a_token_is_for_the_servers_where_it_was_acquired() {
+    // What could go wrong: a release elsewhere finds no lock, and removes the token of one that is held.
+    let [server, other] = [(); 2].map(|()| Server::new());
+    server.connect().ok(&["CONFIG", "SET", "requirepass", "right"]);
+    let folder = Folder::new();
+    let on = |words: &[&str], urls: &str| {
+        let mut command = program(1, &[words, &["--token", &folder.text("token")]].concat());
+        command.env("REDIS_LOCK_URL", urls).env("REDISCLI_AUTH", "right");
+        Run::of(command).end()
+    };
+    let at = |database: &str| format!("redis://127.0.0.1:{}{database}", server.port());
+    let with_password = at("/2").replace("//", "//:right@");
+    assert_eq!(on(&["acquire", "-u", &with_password, "k"], "").code, Some(0));
+    assert!(!folder.read("token").contains("right"));
+    for urls in [at(""), format!("redis://127.0.0.1:{}/2", other.port())] {
+        for words in [&["renew"][..], &["release"]] {
+            let outcome = on(words, &urls);
+            assert_eq!(outcome.code, Some(64), "{outcome:?}");
+            assert!(outcome.err.contains(&format!("the token is of {}: name these", at("/2"))), "{outcome:?}");
+        }
+    }
+    assert_eq!([on(&["renew"], ""), on(&["renew"], &at("/2")), on(&["release"], "")].map(|it| it.code), [Some(0); 3]);
 }
 
 #[test]

@@ -11,35 +11,22 @@ fn a_frozen_network_ends_the_command_before_the_lease_is_over() {
     let server = Server::new();
     let proxy = Proxy::to(server.port());
     let folder = Folder::new();
-    let run = start(proxy.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(proxy.port(), &["-t", "3s", "-k", "1s"], &folder.stubborn());
     proxy.freeze(true);
     // The other goes by another way.
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
+    // Both processes end it, and one of them tells it.
+    assert_eq!(folder.read("told"), "told\n");
     let outcome = run.end();
     assert_eq!(outcome.code, Some(76));
     assert!(outcome.err.contains("could not be renewed"), "{}", outcome.err);
 }
 
 #[test]
-fn a_command_that_is_ended_is_told_once() {
-    let server = Server::new();
-    let proxy = Proxy::to(server.port());
-    let folder = Folder::new();
-    let run = start(proxy.port(), &["run", "-t", "3s", "-k", "1s", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
-    proxy.freeze(true);
-    assert_eq!(run.end().code, Some(76));
-    assert_eq!(folder.read("told"), "told\n");
-}
-
-#[test]
 fn a_server_that_stands_still_beyond_the_lease_ends_the_command() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "2s", "-k", "500ms"], &folder.stubborn());
     server.signal(Signal::STOP);
     let pid = folder.number("pid");
     wait_for("the command to be killed", || !crate::process::lives(pid));
@@ -55,8 +42,7 @@ fn a_lock_that_is_taken_away_ends_the_command_at_the_next_renewal() {
     for words in [&["LOCK.BREAK", "k"][..], &["DEL", "k"], &["FLUSHALL"]] {
         let folder = Folder::new();
         let script = folder.heartbeat("trap 'exit 0' TERM");
-        let run = start(server.port(), &["run", "-t", "6s", "-k", "500ms", "k", "-c", &script]);
-        folder.line("beat");
+        let run = folder.beating(server.port(), &["-t", "6s", "-k", "500ms"], &script);
         conn.call(words).unwrap();
         let outcome = run.end();
         assert_eq!(outcome.code, Some(76), "{words:?}");
@@ -69,8 +55,7 @@ fn a_lock_that_is_taken_away_ends_a_command_that_does_not_mind_in_the_end() {
     let server = Server::new();
     let folder = Folder::new();
     // The lease would let it live on for another two seconds.
-    let run = start(server.port(), &["run", "-t", "3s", "-k", "300ms", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "3s", "-k", "300ms"], &folder.stubborn());
     server.connect().call(&["LOCK.BREAK", "k"]).unwrap();
     let outcome = run.end();
     assert_eq!((outcome.code, folder.line("told").as_str()), (Some(76), "told"), "{}", outcome.err);
@@ -87,8 +72,7 @@ fn a_session_frees_the_lock_when_the_connection_breaks_and_not_before_the_comman
     let extended = conn.info_number("lock", "lock_extended");
     wait_for("a renewal", || conn.info_number("lock", "lock_extended") > extended);
     kill_process(run.keeper(), Signal::KILL).unwrap();
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(run.end().code, Some(76));
 }
 
@@ -104,7 +88,7 @@ fn a_loss_that_only_the_release_shows_is_code_76() {
     std::fs::write(go, "").unwrap();
     let outcome = run.end();
     assert_eq!(outcome.code, Some(76));
-    assert!(outcome.err.contains("before the command ended"), "{}", outcome.err);
+    assert!(outcome.err.contains("lost before its release"), "{}", outcome.err);
 }
 
 #[test]
@@ -128,61 +112,10 @@ fn without_killing_the_command_goes_on_and_the_code_tells_the_loss() {
 }
 
 #[test]
-fn cut_connections_are_made_anew_and_cost_nothing() {
-    let server = Server::new();
-    let proxy = Proxy::to(server.port());
-    let folder = Folder::new();
-    let run =
-        start(proxy.port(), &["run", "-t", "6s", "-k", "500ms", "k", "-c", &folder.heartbeat("trap 'exit 2' TERM")]);
-    folder.line("beat");
-    let mut conn = server.connect();
-    let fence = conn.lock_info("k").unwrap().fence;
-    for _ in 0..3 {
-        let extended = conn.info_number("lock", "lock_extended");
-        proxy.cut_all();
-        // The second one says that the reply to the first has come.
-        wait_for("two renewals", || conn.info_number("lock", "lock_extended") > extended + 1);
-    }
-    assert_eq!(conn.lock_info("k").unwrap().fence, fence);
-    proxy.cut_all();
-    run.signal(Signal::TERM);
-    let outcome = run.end();
-    // The shell itself may say that its sleep was ended.
-    assert!(outcome.code == Some(2) && !outcome.err.contains("redis-lock"), "{outcome:?}");
-    assert!(!is_held(&mut conn, "k"));
-}
-
-#[test]
-fn a_server_that_comes_back_with_the_lock_costs_nothing() {
-    let mut server = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
-    let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "30s", "k", "-c", &folder.heartbeat("trap 'exit 2' TERM")]);
-    folder.line("beat");
-    let fence = server.connect().lock_info("k").unwrap().fence;
-    server.crash();
-    let mut conn = server.connect();
-    wait_for("a renewal", || conn.info_number("lock", "lock_extended") > 0);
-    assert_eq!(conn.lock_info("k").unwrap().fence, fence);
-    run.signal(Signal::TERM);
-    assert_eq!(run.end().code, Some(2));
-}
-
-#[test]
-fn a_server_that_comes_back_without_the_lock_ends_the_command() {
-    let mut server = Server::new();
-    let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "2s", "k", "-c", &folder.heartbeat(":")]);
-    folder.line("beat");
-    server.crash();
-    assert_eq!(run.end().code, Some(76));
-}
-
-#[test]
 fn a_server_that_never_comes_back_ends_the_command_and_not_sooner_than_needed() {
     let mut server = Server::new();
     let folder = Folder::new();
-    let mut run = start(server.port(), &["run", "-t", "6s", "-k", "500ms", "k", "-c", &folder.heartbeat(":")]);
-    folder.line("beat");
+    let mut run = folder.beating(server.port(), &["-t", "6s", "-k", "500ms"], &folder.heartbeat(":"));
     server.stop(true);
     let begin = Instant::now();
     assert_eq!(run.code(), Some(76));

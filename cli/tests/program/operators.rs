@@ -61,7 +61,7 @@ fn locks_are_listed_for_people_and_for_programs() {
     assert_eq!(rows[0], ["KEY", "MODE", "HOLDER", "HELD", "LEFT", "WAITING", "NOTE"]);
     assert_eq!((&rows[1][..3], &rows[1][5..]), (&["report", "write", "alice"][..], &["1", "night", "run"][..]));
     assert_eq!((&rows[2][..2], &rows[2][3..4], rows.len()), (&["shelf", "read"][..], &["+1"][..], 3));
-    assert_eq!(outcome.err, "redis-lock: 2 locks, went through 3 keys\n");
+    assert_eq!(outcome.err, "redis-lock: 2 locks in database 0, went through 3 keys\n");
     let starts: Vec<_> = outcome.out.lines().map(|line| line.find("write").or(line.find("read"))).collect();
     assert_eq!(starts[1], starts[2], "{}", outcome.out);
 
@@ -70,6 +70,12 @@ fn locks_are_listed_for_people_and_for_programs() {
     let (lock, place) = (&found[0], format!("127.0.0.1:{}", server.port()));
     assert_eq!((&lock["server"], &lock["key"], &lock["fence"]), (&json!(place), &json!("report"), &json!(fence)));
     assert_eq!((&lock["holders"][0]["owner"], &lock["waiting"]), (&json!("alice"), &json!(1)));
+
+    // Options may come before the command.
+    let outcome = run(9, &["-u", &format!("redis://127.0.0.1:{}/2", server.port()), "ls"]);
+    assert_eq!(outcome.err, "redis-lock: 0 locks in database 2, went through 0 keys\n");
+    let outcome = run(Server::setup().without_module().start().port(), &["ls"]);
+    assert!(outcome.code == Some(69) && outcome.err.contains("load the module"), "{outcome:?}");
 }
 
 #[test]
@@ -79,7 +85,7 @@ fn many_keys_are_gone_through_in_steps() {
     conn.get::<Option<String>>(&["EVAL", "for i = 1, 5000 do redis.call('SET', i, 1) end", "0"]);
     take(&mut conn, "k", "me", "");
     let outcome = run(server.port(), &["ls"]);
-    assert_eq!(outcome.err, "redis-lock: 1 locks, went through 5001 keys\n");
+    assert_eq!(outcome.err, "redis-lock: 1 locks in database 0, went through 5001 keys\n");
     let calls = calls(&mut conn, "scan");
     assert!(calls >= 4, "{calls}");
 }
@@ -109,6 +115,17 @@ fn one_lock_is_shown_with_its_holders_and_waiters() {
     let text = show("report").out;
     let head = format!("report: write, fence {fence}, 1 holding, 1 waiting\n");
     assert!(text.starts_with(&head) && text.contains("\nalice ") && text.contains("\nbob "), "{text}");
+
+    // Of shares, how many are taken, and how many a waiter wants of which limit.
+    let mut conn = server.connect();
+    conn.int(&["LOCK.SHARE", "seats", "alice", "5", "TAKE", "4", "PX", "600000"]).unwrap();
+    conn.call(&["LOCK.SHARE", "seats", "bob", "5", "TAKE", "2", "QUEUE", "60000"]).unwrap();
+    let text = show("seats").out;
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(text.contains(", 4 shares, 1 holding, 1 waiting\n"), "{text}");
+    assert_eq!((&rows[1][..3], &rows[2][..3]), (&["HOLDER", "MODE", "SHARES"][..], &["alice", "read", "4"][..]));
+    assert_eq!(rows[3][..7], ["WAITER", "MODE", "TAKE", "LIMIT", "WAITED", "REQUEST", "LEFT"]);
+    assert_eq!(rows[4][..4], ["bob", "read", "2", "5"]);
 
     let shown = objects(&run(server.port(), &["info", "--json", "report"]));
     assert_eq!(fields(&shown[0]), &names("LOCK.INFO") | &json_names("`ls`, `info`"));
@@ -209,8 +226,12 @@ fn a_right_that_lacks_is_named() {
         let outcome = asked(words);
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
     }
-    // It may not know how many keys there are.
+    // It may not know how many keys there are. What it may see is shown beside what it may not.
     assert!(asked(&["ls"]).err.contains("went through all keys"));
+    conn.ok(&["ACL", "SETUSER", "op", "resetkeys", "%R~rep*"]);
+    let outcome = asked(&["ls"]);
+    assert!(outcome.code == Some(69) && outcome.err.contains("NOPERM"), "{outcome:?}");
+    assert!(outcome.out.contains("report") && !outcome.out.contains("shelf"), "{outcome:?}");
 }
 
 #[test]

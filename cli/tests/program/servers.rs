@@ -1,11 +1,11 @@
 //! Where the lock is kept: Sentinels, clusters, TLS; and a command that is another user's.
 
-use crate::harness::{Folder, Run, is_held, not_run, program, program_at, run, start, wait_waiters};
+use crate::harness::{Folder, Run, not_run, program, program_at, run, start, wait_waiters};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use testbed::{Client, Cluster, Port, Server, Setup, Value, wait_for};
+use testbed::{Client, Port, Server, Setup, Value, wait_for};
 
 fn sentinel_of(primary: &Server) -> Server {
     let sentinel = Setup::default().sentinel(&config_of(primary)).start();
@@ -80,27 +80,6 @@ fn a_failover_by_sentinel_is_lived_through() {
 }
 
 #[test]
-fn a_renewal_follows_a_failover_by_sentinel() {
-    let mut primary = Server::new();
-    let replica = Server::new();
-    replica.follow(&primary);
-    let sentinel = sentinel_of(&primary);
-    let folder = Folder::new();
-    let script = folder.heartbeat("trap 'exit 2' TERM");
-    let words = ["run", "--sentinel", "main", "-t", "30s", "k", "-c", &script];
-    let running = start(sentinel.port(), &words);
-    folder.line("beat");
-    replica.catch_up(&primary);
-    primary.stop(true);
-    let extended = || replica_info(&replica, "lock", "lock_extended");
-    wait_for("a renewal there", || extended().is_some_and(|count| count != "0"));
-    let mut conn = replica.connect();
-    running.signal(testbed::Signal::TERM);
-    assert_eq!(running.end().code, Some(2));
-    assert!(!is_held(&mut conn, "k"));
-}
-
-#[test]
 fn the_password_is_for_the_server_behind_sentinel_and_for_sentinel_if_it_wants_one() {
     let primary = Server::new();
     let config = format!("{}sentinel auth-pass main right\n", config_of(&primary));
@@ -134,44 +113,6 @@ fn a_name_that_sentinel_does_not_know_is_code_69() {
     let sentinel = sentinel_of(&primary);
     let outcome = run(sentinel.port(), &["run", "-n", "--sentinel", "other", "k", "true"]);
     assert_eq!(outcome.code, Some(69), "{}", outcome.err);
-}
-
-/// Moves a slot and its keys by hand, as every server can.
-fn move_slot(cluster: &Cluster, slot: &str, key: &str) {
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
-    let (old_id, new_id) = (cluster.id(0), cluster.id(1));
-    new.ok(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &old_id]);
-    old.ok(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &new_id]);
-    let port = cluster.nodes[1].port().to_string();
-    old.ok(&["MIGRATE", "127.0.0.1", &port, key, "0", "60000"]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", slot, "NODE", &new_id]);
-    }
-}
-
-#[test]
-fn redirections_of_a_cluster_are_followed_while_waiting_and_while_renewing() {
-    let cluster = Cluster::start(2, 0);
-    let (key, slot) = cluster.key();
-    let folder = Folder::new();
-    let script = folder.heartbeat("trap 'exit 2' TERM");
-    // Asked first: the node that does not have it.
-    let wrong = cluster.nodes[1].port();
-    let running = start(wrong, &["run", "-t", "3s", "-k", "500ms", &key, "-c", &script]);
-    folder.line("beat");
-    let waiting = start(wrong, &["run", &key, "echo", "ran"]);
-    wait_waiters(&cluster.nodes[0], &key, 1);
-    let fence = cluster.conn(0).lock_info(&key).unwrap().fence;
-    move_slot(&cluster, &slot, &key);
-    let mut conn: Client = cluster.conn(1);
-    wait_waiters(&cluster.nodes[1], &key, 1);
-    let extended = conn.info_number("lock", "lock_extended");
-    wait_for("renewals there", || conn.info_number("lock", "lock_extended") >= extended + 3);
-    assert_eq!(conn.lock_info(&key).unwrap().fence, fence);
-    running.signal(testbed::Signal::TERM);
-    assert_eq!(running.end().code, Some(2));
-    let outcome = waiting.end();
-    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
 }
 
 const CERTIFICATES: &str = "

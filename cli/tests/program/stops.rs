@@ -9,12 +9,10 @@ use testbed::{Proxy, Server, Signal, wait_for};
 fn when_the_keeper_is_stopped_the_command_is_ended_before_the_lease_is_over() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "2s", "-k", "500ms"], &folder.stubborn());
     let keeper = run.keeper();
     kill_process(keeper, Signal::STOP).unwrap();
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(folder.line("told"), "told");
     kill_process(keeper, Signal::CONT).unwrap();
     assert_eq!(run.end().code, Some(76));
@@ -24,8 +22,7 @@ fn when_the_keeper_is_stopped_the_command_is_ended_before_the_lease_is_over() {
 fn a_keeper_that_was_stopped_for_a_moment_renews_again() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "9s", "k", "-c", &folder.heartbeat(":")]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "9s"], &folder.heartbeat(":"));
     let keeper = run.keeper();
     let mut conn = server.connect();
     for _ in 0..2 {
@@ -67,8 +64,7 @@ fn a_keeper_that_slept_through_its_hold_stands_in_the_queue_again() {
 fn while_the_parent_is_stopped_the_lock_is_renewed_and_the_command_goes_on() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "6s", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "6s"], &folder.stubborn());
     let mut conn = server.connect();
     run.signal(Signal::STOP);
     let fence = conn.lock_info("k").unwrap().fence;
@@ -108,8 +104,7 @@ fn while_the_parent_is_stopped_what_the_command_leaves_is_ended_before_the_relea
         run.processes().into_iter().find(|pid| crate::process::children(*pid).contains(&folder.number("pid")));
     run.signal(Signal::STOP);
     kill_process(pid(command.unwrap()), Signal::USR1).unwrap();
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(folder.line("told"), "told");
     run.signal(Signal::CONT);
     assert_eq!(run.end().code, Some(4));
@@ -120,12 +115,10 @@ fn while_the_parent_is_stopped_the_keeper_ends_the_command_in_time() {
     let server = Server::new();
     let folder = Folder::new();
     let proxy = Proxy::to(server.port());
-    let run = start(proxy.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(proxy.port(), &["-t", "2s", "-k", "500ms"], &folder.stubborn());
     run.signal(Signal::STOP);
     proxy.freeze(true);
-    let second = folder.second_holder(server.port(), "k");
-    assert!(folder.last_beat() < second);
+    folder.assert_over(server.port());
     assert_eq!(folder.line("told"), "told");
     run.signal(Signal::CONT);
     assert_eq!(run.end().code, Some(76));
@@ -135,13 +128,12 @@ fn while_the_parent_is_stopped_the_keeper_ends_the_command_in_time() {
 fn when_both_are_stopped_the_command_is_killed_as_soon_as_one_goes_on() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "6s", "-k", "2s", "k", "-c", &folder.stubborn()]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "6s", "-k", "2s"], &folder.stubborn());
     let keeper = run.keeper();
     run.signal(Signal::STOP);
     kill_process(keeper, Signal::STOP).unwrap();
     // The fence is for this: another has it, and the command works on.
-    folder.second_holder(server.port(), "k");
+    folder.second_holder(server.port());
     folder.wait_beats();
     let beats = folder.beats();
     run.signal(Signal::CONT);
@@ -158,8 +150,7 @@ fn when_both_are_stopped_the_command_is_killed_as_soon_as_one_goes_on() {
 fn a_stopped_command_goes_on_only_when_the_lock_was_renewed() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "6s", "k", "-c", &folder.heartbeat(":")]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &["-t", "6s"], &folder.heartbeat(":"));
     let pid = folder.number("pid");
     run.signal(Signal::TSTP);
     // The command stopped before. Its own state need not say so: while it starts another program it is D.
@@ -183,8 +174,7 @@ fn a_stopped_command_goes_on_only_when_the_lock_was_renewed() {
 fn a_stopped_command_goes_on_when_it_is_continued() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "k", "-c", &folder.heartbeat(":")]);
-    folder.line("beat");
+    let run = folder.beating(server.port(), &[], &folder.heartbeat(":"));
     for _ in 0..3 {
         run.signal(Signal::TSTP);
         wait_for("the program to stop", || state(run.child.id()) == 'T');

@@ -29,6 +29,7 @@ const NOT_HIS: &[&str] =
 /// What a client library sends besides, here where there is no cluster and no replica.
 const CONNECTING: &[&str] = &[
     "PING",
+    "SELECT 0",
     "WAIT 0 0",
     "COMMAND COUNT",
     "COMMAND DOCS lock.acquire",
@@ -153,6 +154,7 @@ fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
     assert!(admin.say("LOCK.ACQUIRE k a").int() > 0);
     for command in [
         "LOCK.INFO k",
+        "SELECT 0",
         "LOCK.TOP",
         "LOCK.LOG",
         "LOCK.LOG RESET",
