@@ -31,7 +31,8 @@ BEGIN, END = "<!-- clients -->\n", "<!-- end of clients -->"
 PYTHON = [sys.executable, str(ROOT / "clients/bench/driver.py")]
 NODE = [os.environ.get("REDIS_LOCK_NODE", str(ROOT / "target/node/bin/node")), str(ROOT / "clients/bench/driver.mjs")]
 GO = [str(ROOT / "target/helpers/go-driver")]
-JAVA = ["java", "-cp", "{0}/classes:{0}/libraries/*".format(ROOT / "target/java/redislock-bench"), "Driver"]
+BUILT = ROOT / "target/java/redislock-bench"
+JAVA = ["java", "-cp", f"{BUILT}/classes:{BUILT}/libraries/*", "Driver"]
 OURS = ["lock.acquire", "lock.extend", "lock.release"]
 SCRIPTS = ["set", "evalsha", "eval"]
 # The language, the kind as its driver knows it, the driver, and the commands that its library sends: the server counts
