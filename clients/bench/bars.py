@@ -35,8 +35,8 @@ class Bar(NamedTuple):
     def text(self):
         of = f" of {self.of}'s" if self.of else ""
         return (
-            f"{self.whose or 'All'}, {SHORT[self.case]}: {FIGURES[self.figure]}, at "
-            f"{'least' if self.least else 'most'} {self.limit:,g}{of}"
+            f"{self.whose or 'All'}, {SHORT[self.case]}: {FIGURES[self.figure]}, "
+            f"{'≥' if self.least else '≤'} {self.limit:,g}{of}"
         )
 
 
