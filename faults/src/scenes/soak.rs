@@ -45,9 +45,9 @@ const KNOWN_US: u64 = 60_000_000;
 /// So much longer it may take until all has been seen that must be.
 const LONGER: Duration = Duration::from_secs(600);
 
-/// So long an owner may leave an offer to it. One that missed the message asks by itself after 10 s, one that neither
-/// hears nor asks loses it after 30 s.
-const COLLECTED_MS: i64 = 20_000;
+/// So long an owner may leave an offer to it. One that missed the message asks by itself after 10 s, and may be stopped
+/// for 7.5 s just then; one that neither hears nor asks loses the offer after 30 s.
+const COLLECTED_MS: i64 = 18_000;
 
 /// What must be above zero, besides the holds of each kind of client.
 const MUST_SEE: [&str; 12] = [
