@@ -193,8 +193,9 @@ bench: build ## measure locks beside what people use without the module: half an
 
 bench-clients: ROUNDS = 3
 bench-clients: build ## the helpers beside other makers' locks, 12 minutes; RECORD=1 writes docs/performance.md
-	@tools/install.sh server clients node-helper redlock go
+	@tools/install.sh server clients node-helper redlock go java
 	@tools/go.sh build -o target/helpers/go-driver ./clients/bench/go
+	@tools/java.sh bench
 	@REDIS_LOCK_MODULE=$(CURDIR)/target/release/libredis_lock.so target/venv/bin/python clients/bench/bench.py \
 	  --rounds $(ROUNDS) $(if $(RECORD),--write)
 

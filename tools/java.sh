@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # tools/java.sh ARGUMENT...: runs Maven in clients/java. What it downloads and builds lies under target/java.
-# tools/java.sh agent builds what the agent of tests/helpers needs, and runs no test.
+# tools/java.sh agent|bench builds that program with what it needs, and runs no test: the agent of tests/helpers, the
+# driver of clients/bench.
 # With REDIS_LOCK_NIGHTLY the tests run on the newest JDK in /usr/lib/jvm, and each place is waited at in both ways.
 set -euo pipefail
 cd "$(dirname "$0")/../clients/java"
 
 mvn() { command mvn -q -B -T 1C -Dmaven.repo.local="$PWD/../../target/java/repository" "$@"; }
 
-if [ "${1-}" = agent ]; then
-  mvn package -pl agent -am -DskipTests -Dmaven.javadoc.skip=true
+if [ "${1-}" = agent ] || [ "${1-}" = bench ]; then
+  mvn package -pl "$1" -am -DskipTests -Dmaven.javadoc.skip=true
   exit
 fi
 if [ -n "${REDIS_LOCK_NIGHTLY-}" ]; then

@@ -50,7 +50,7 @@ PACKAGES = {
     "redis-lock-client": "clients/rust",
     "server-api": "crates/server-api",
 }
-JAVA = ["core", "lettuce", "jedis", "kit", "micrometer", "shedlock", "spring", "boot", "agent", "tests"]
+JAVA = ["core", "lettuce", "jedis", "kit", "micrometer", "shedlock", "spring", "boot", "agent", "bench", "tests"]
 FUZZED = ["linked", "lock-core", "server-api"]
 # File, pattern whose first group is the version, how the version is written there.
 REPEATED = [

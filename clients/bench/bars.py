@@ -18,13 +18,14 @@ FIGURES = {
     "server": "server CPU",
     "client": "client CPU",
     "spread": "grants between best and worst owner",
+    "even": "grants of worst to best owner",
     "longest": "longest wait in ms",
     "bytes": "bytes a place",
 }
 
 
 class Bar(NamedTuple):
-    whose: str  # a language, BLOCK, NOTIFY, or two of these; none: all helpers
+    whose: str  # a language, its client library, BLOCK, NOTIFY, or several of these; none: all helpers
     case: str
     figure: str
     limit: float  # at most
@@ -34,8 +35,8 @@ class Bar(NamedTuple):
     def text(self):
         of = f" of {self.of}'s" if self.of else ""
         return (
-            f"{self.whose or 'All'}, {SHORT[self.case]}: {FIGURES[self.figure]}, at "
-            f"{'least' if self.least else 'most'} {self.limit:,g}{of}"
+            f"{self.whose or 'All'}, {SHORT[self.case]}: {FIGURES[self.figure]}, "
+            f"{'≥' if self.least else '≤'} {self.limit:,g}{of}"
         )
 
 
@@ -63,6 +64,13 @@ BARS = [
     Bar("NOTIFY", HELD, "spread", 2),
     Bar("Go BLOCK", HELD, "spread", 2),
     Bar("Go", HELD, "longest", 130),
+    Bar("Java Lettuce", FREE, "rate", 0.83, "Redisson", least=True),
+    Bar("Java Jedis", FREE, "rate", 2, "Redisson", least=True),
+    Bar("Java NOTIFY", QUEUE, "rate", 2, "Redisson", least=True),
+    Bar("Java BLOCK", QUEUE, "rate", 3, "Redisson", least=True),
+    *(Bar("Java", case, "server", 0.65, "Redisson") for case in (FREE, QUEUE)),
+    Bar("Java", QUEUE, "even", 0.9, least=True),
+    Bar("Java", HELD, "longest", 0.2, "Redisson"),
 ]
 
 
@@ -74,7 +82,7 @@ def verdicts(helpers, runs):
     for bar in BARS:
         reached = {}
         for language, kind in helpers:
-            words = {language, "NOTIFY" if NOTIFY in kind else "BLOCK"}
+            words = {language, kind.rpartition(", ")[2], "NOTIFY" if NOTIFY in kind else "BLOCK"}
             own = runs.get((bar.case, language, kind))
             if not own or not set(bar.whose.split()) <= words:
                 continue

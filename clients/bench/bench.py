@@ -31,6 +31,8 @@ BEGIN, END = "<!-- clients -->\n", "<!-- end of clients -->"
 PYTHON = [sys.executable, str(ROOT / "clients/bench/driver.py")]
 NODE = [os.environ.get("REDIS_LOCK_NODE", str(ROOT / "target/node/bin/node")), str(ROOT / "clients/bench/driver.mjs")]
 GO = [str(ROOT / "target/helpers/go-driver")]
+BUILT = ROOT / "target/java/redislock-bench"
+JAVA = ["java", "-cp", f"{BUILT}/classes:{BUILT}/libraries/*", "Driver"]
 OURS = ["lock.acquire", "lock.extend", "lock.release"]
 SCRIPTS = ["set", "evalsha", "eval"]
 # The language, the kind as its driver knows it, the driver, and the commands that its library sends: the server counts
@@ -54,11 +56,18 @@ KINDS = [
     ("Go", "redislock by NOTIFY, redigo", GO, OURS),
     ("Go", "redsync", GO, SCRIPTS),
     ("Go", "bsm/redislock", GO, SCRIPTS),
+    ("Java", "redislock, Lettuce", JAVA, OURS),
+    ("Java", "redislock, Jedis", JAVA, OURS),
+    ("Java", "redislock by NOTIFY, Lettuce", JAVA, OURS),
+    ("Java", "redislock by NOTIFY, Jedis", JAVA, OURS),
+    # To unlock, its script publishes once, and a DEL follows: those within scripts are other keys'.
+    ("Java", "Redisson", JAVA, ["evalsha", "eval", "publish"]),
+    ("Java", "Spring's RedisLockRegistry", JAVA, ["evalsha", "eval"]),
 ]
 # Each case with its owners, and how long each holds the lock. Who waits by NOTIFY takes no part in the first one.
 CASES = {FREE: (1, 0), QUEUE: (64, 0), HELD: (64, 1)}
 # Their owners are no threads.
-PLACES_OF = ("Node.js", "Go")
+PLACES_OF = ("Node.js", "Go", "Java")
 HEAD = [
     *("locks", "locks/s", "best and worst owner", "longest wait, ms", "requests a lock"),
     *("client CPU, us a lock", "server CPU, us a lock", "connections: open, opened a lock"),
@@ -157,6 +166,7 @@ def measure(server, kind, driver, sends, case, seconds):
         "best": max(said["locks"]) / said["seconds"],
         "worst": min(said["locks"]) / said["seconds"],
         "spread": max(said["locks"]) - min(said["locks"]),
+        "even": min(said["locks"]) / max(*said["locks"], 1),
         "longest": said["longest"] * 1e3,
         "requests": (after["calls"] - before["calls"]) / locks,
         "client": said["cpu"] / locks * 1e6,

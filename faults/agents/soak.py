@@ -153,6 +153,7 @@ class Helper(Agent):
     def make(self):
         task = self.task
         options = {"lease": task["lease_ms"] / 1000, "wait": task["wait_ms"] / 1000, "note": self.config["client"]}
+        options["max_blocking"] = self.config["blocking"]
         if task["mode"] == "read":
             options["shared"] = True
         if task["mode"] == "share":

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use testbed::{Client, Port, Server, Setup, Value, wait_for};
+use testbed::{Certificates, Client, Port, Server, Setup, Value, wait_for};
 
 fn sentinel_of(primary: &Server) -> Server {
     let sentinel = Setup::default().sentinel(&config_of(primary)).start();
@@ -115,35 +115,19 @@ fn a_name_that_sentinel_does_not_know_is_code_69() {
     assert_eq!(outcome.code, Some(69), "{}", outcome.err);
 }
 
-const CERTIFICATES: &str = "
-openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=ca &&
-openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server &&
-echo subjectAltName=IP:127.0.0.1 > names &&
-openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt
-";
 
 #[test]
 fn tls_is_spoken_and_the_certificate_is_checked() {
-    let folder = Folder::new();
-    let made = Command::new("sh").args(["-ec", CERTIFICATES]).current_dir(folder.path("")).output();
-    if !made.is_ok_and(|made| made.status.success()) {
-        return not_run("openssl is not installed");
-    }
-    let port = Port::claim();
-    let server = Server::setup()
-        .option("tls-port", &port.number().to_string())
-        .option("tls-cert-file", &folder.text("server.crt"))
-        .option("tls-key-file", &folder.text("server.key"))
-        .option("tls-ca-cert-file", &folder.text("ca.crt"))
-        .option("tls-auth-clients", "no")
-        .start();
-    let url = format!("rediss://127.0.0.1:{}", port.number());
+    let Some(certificates) = Certificates::make() else { return not_run("openssl is not installed") };
+    let options = certificates.options();
+    let server = options.iter().fold(Server::setup(), |setup, (name, value)| setup.option(name, value)).start();
+    let url = format!("rediss://127.0.0.1:{}", certificates.port());
     let with = |authority: &str, words: &[&str]| {
         let mut command = program(server.port(), words);
         command.env("SSL_CERT_FILE", authority).env("REDIS_LOCK_URL", &url);
         Run::of(command).end()
     };
-    let outcome = with(&folder.text("ca.crt"), &["run", "-n", "k", "echo", "ran"]);
+    let outcome = with(&certificates.authority(), &["run", "-n", "k", "echo", "ran"]);
     assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
     // Another authority.
     let outcome = with("/etc/ssl/certs/ca-certificates.crt", &["run", "-n", "k", "echo", "ran"]);

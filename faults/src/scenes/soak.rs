@@ -1,7 +1,8 @@
 //! Everything at once, as an operator has it: a primary and two replicas under three Sentinels, all over TLS, with an
 //! AOF and `min-replicas-to-write 1`. Clients in Python (the helper with threads and asyncio, redis-py, redis-cli), in
-//! Rust, and `redis-lock run` take locks of all kinds. Meanwhile servers are upgraded one by one, primaries fail
-//! over or are killed, clients are killed or stopped, connections, users, configuration and certificates change.
+//! Rust, and `redis-lock run` take locks of all kinds; some wait by NOTIFY. Meanwhile servers are upgraded one by one,
+//! primaries fail over or are killed, clients are killed or stopped, connections, users, configuration and certificates
+//! change.
 //!
 //! Nothing is held twice but where a failover explains it (`crate::claims`), no resource takes a late write, and at
 //! the end nothing is left: no lock, no waiter, no memory. What is saved comes back in a fresh server.
@@ -22,11 +23,12 @@ use self::heart::Heart;
 use self::kind::Kind;
 pub use self::kind::{PROGRAM, RUST};
 use self::operator::Operator;
-use self::servers::{Programs, Servers};
+use self::servers::{Node, Programs, Servers};
 use crate::agents::{Process, boot_us};
 use crate::options::{Options, Scene};
 use crate::report::Report;
 use clap::{Arg, value_parser};
+use redis::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -43,8 +45,13 @@ const KNOWN_US: u64 = 60_000_000;
 /// So much longer it may take until all has been seen that must be.
 const LONGER: Duration = Duration::from_secs(600);
 
+/// So long an owner may leave an offer to it. One that missed the message asks by itself after 10 s, and may be stopped
+/// for 7.5 s just then; one that neither hears nor asks loses the offer after 30 s.
+const COLLECTED_MS: i64 = 18_000;
+
 /// What must be above zero, besides the holds of each kind of client.
-const MUST_SEE: [&str; 11] = [
+const MUST_SEE: [&str; 12] = [
+    MESSAGES,
     "renewals",
     "guarded writes",
     "late writes refused",
@@ -57,6 +64,9 @@ const MUST_SEE: [&str; 11] = [
     "clients stopped",
     "sessions that ended with their client",
 ];
+
+/// Those that somebody heard.
+const MESSAGES: &str = "messages of one server";
 
 /// This scene.
 pub const SCENE: Scene = Scene {
@@ -178,6 +188,13 @@ impl Run<'_> {
                 let starts = node.starts();
                 if let Ok(info) = servers.info(node.port(), "lock") {
                     waits.lock().expect("nobody panics with it").insert((number, starts), info.number("lock_queued"));
+                    // An old module may not have them.
+                    let of = |name| info.field(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+                    let heard = of("lock_notified").saturating_sub(of("lock_notified_unheard"));
+                    stage.record().report.most(MESSAGES, heard);
+                    if of("lock_offered") > 0 {
+                        offers_are_collected(stage, node);
+                    }
                 }
             }
             for node in servers.all().filter(|node| !node.is_well()) {
@@ -225,6 +242,24 @@ impl Run<'_> {
         let mut record = stage.record();
         record.report.most("changes of the primary", heart.changes() as u64);
         record.report.most("windows of failovers together, in ms", heart.window_ms());
+    }
+}
+
+/// Judges how long the owners of offers let others wait.
+fn offers_are_collected(stage: &Stage, node: &Node) {
+    let servers = &stage.servers;
+    let scan = servers.get(node.port(), &["SCAN", "0", "MATCH", "lock:*", "COUNT", "1000"]);
+    let (_, keys): (String, Vec<String>) = scan.unwrap_or_default();
+    for key in keys {
+        // It may be free by now, or the server gone.
+        let Ok(reply @ Value::Array(_)) = servers.ask(node.port(), &["LOCK.INFO", &key]) else { continue };
+        for offer in testbed::LockInfo::from(reply).holders.iter().filter(|holder| holder.offered) {
+            let mut record = stage.record();
+            record.report.most("longest offer, in ms", offer.held_ms.unsigned_abs());
+            if offer.held_ms > COLLECTED_MS {
+                record.report.violation(format!("{key} at {}: nobody collects {offer:?}", node.name));
+            }
+        }
     }
 }
 

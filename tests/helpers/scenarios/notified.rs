@@ -231,7 +231,7 @@ pub(crate) fn five_hundred_waits_have_two_connections(play: Play) {
     subscribe(agent, conn);
     let (before, told) = (connections(conn), notified(conn));
     assert!(before <= own + most, "{before} connections, and {own} before");
-    let mut asked = Vec::new();
+    let (began, mut asked) = (Instant::now(), Vec::new());
     for number in 0..WAITS {
         let (name, key) = (format!("lock {number}"), format!("k{}", number % 50));
         if number < 50 {
@@ -259,9 +259,10 @@ pub(crate) fn five_hundred_waits_have_two_connections(play: Play) {
     }
     assert!(connections(conn) <= before);
     assert_eq!(conn.info_number("lock", "lock_places"), 0);
-    // One for each offer, unless the wait has just asked by itself.
-    let told = notified(conn) - told;
-    assert!(told > 0 && told <= u64::try_from(WAITS).unwrap(), "{told} messages");
+    // One for each offer. A wait that has lasted for longer may have asked by itself just then.
+    let (told, waits) = (notified(conn) - told, u64::try_from(WAITS).unwrap());
+    let least = if began.elapsed() < SOON { waits } else { 1 };
+    assert!((least..=waits).contains(&told), "{told} messages");
 }
 
 /// By a shard channel of the node. The owner is told that its slot is gone, and waits at the new node in the same way.

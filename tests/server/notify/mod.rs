@@ -7,6 +7,7 @@ mod forged;
 mod limits;
 mod nodes;
 mod rights;
+mod tls;
 mod told;
 
 use crate::harness::connection::{Connection, Reply};

@@ -74,6 +74,7 @@ pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
         "client": format!("c{client}"), "name": NAME, "user": "app", "password": servers.app_password,
         "sentinels": servers.sentinel_ports(), "authority": servers.tls.authority(),
         "redis_cli": servers.programs.cli, "program": servers.programs.redis_lock,
+        "blocking": if kind.is_told() { 0 } else { 8 },
     });
     let errors = File::create(servers.dir.join(format!("client-{client}.err"))).expect("a directory of our own");
     let mut command = kind.command();

@@ -19,6 +19,8 @@ struct Config {
     password: String,
     sentinels: Vec<u16>,
     program: String,
+    /// How many waits have a connection each.
+    blocking: usize,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +75,7 @@ pub fn rust(words: &[String]) {
     let config: Config = serde_json::from_str(&words[0]).expect("ours");
     let settings = RedisConnectionInfo::default().set_username(&config.user).set_password(&config.password);
     let client = Client::sentinel(config.urls(), &config.name, settings).expect("they are URLs");
+    let client = client.max_blocking(config.blocking);
     follow(|number, task| {
         let lock = locked(&client, task).note(config.client.as_str());
         let asked = boot_us();

@@ -8,10 +8,14 @@ use testbed::file_from;
 pub enum Kind {
     /// The crate redis-lock-client.
     Rust,
+    /// The same. No wait has a connection: the server tells it by NOTIFY when to ask.
+    RustTold,
     /// `redis-lock run`.
     Program,
     Python,
+    PythonTold,
     PythonAsyncio,
+    PythonAsyncioTold,
     RedisPy,
     RedisCli,
 }
@@ -20,13 +24,13 @@ impl Kind {
     /// Those that there are, each as often as it runs.
     pub const ALL: [Kind; 11] = [
         Kind::Rust,
-        Kind::Rust,
+        Kind::RustTold,
         Kind::Program,
         Kind::Program,
         Kind::Python,
-        Kind::Python,
+        Kind::PythonTold,
         Kind::PythonAsyncio,
-        Kind::PythonAsyncio,
+        Kind::PythonAsyncioTold,
         Kind::RedisPy,
         Kind::RedisPy,
         Kind::RedisCli,
@@ -36,12 +40,25 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Rust => "rust",
+            Kind::RustTold => "rust by NOTIFY",
             Kind::Program => "redis-lock run",
             Kind::Python => "python",
+            Kind::PythonTold => "python by NOTIFY",
             Kind::PythonAsyncio => "python-asyncio",
+            Kind::PythonAsyncioTold => "python-asyncio by NOTIFY",
             Kind::RedisPy => "redis-py",
             Kind::RedisCli => "redis-cli",
         }
+    }
+
+    /// True if its waits are told by NOTIFY.
+    pub fn is_told(self) -> bool {
+        matches!(self, Kind::RustTold | Kind::PythonTold | Kind::PythonAsyncioTold)
+    }
+
+    /// True if it uses a helper.
+    pub fn is_helper(self) -> bool {
+        self.is_told() || matches!(self, Kind::Rust | Kind::Python | Kind::PythonAsyncio)
     }
 
     /// The command that starts one.
@@ -52,13 +69,13 @@ impl Kind {
             command
         };
         let mut command = match self {
-            Kind::Rust | Kind::Program => Command::new(std::env::current_exe().expect("runs")),
+            Kind::Rust | Kind::RustTold | Kind::Program => Command::new(std::env::current_exe().expect("runs")),
             _ => python(),
         };
         match self {
-            Kind::Rust => command.arg(RUST),
+            Kind::Rust | Kind::RustTold => command.arg(RUST),
             Kind::Program => command.arg(PROGRAM),
-            other => command.arg(other.name()),
+            other => command.arg(other.name().trim_end_matches(" by NOTIFY")),
         };
         command
     }

@@ -47,7 +47,8 @@ impl Task {
             limit: 3,
             take: 1,
             lease_ms,
-            wait_ms: dice.random_range(500..=8_000),
+            // Who waits by NOTIFY, and is not told, keeps others waiting for so long.
+            wait_ms: if kind.is_told() { 40_000 } else { dice.random_range(500..=8_000) },
             hold_ms: dice.random_range(0..=if long { 2 * lease_ms } else { 200 }),
             work_ms: dice.random_range(5..=40),
             guarded: false,
@@ -62,7 +63,7 @@ impl Task {
             67..82 if kind != Kind::Program => {
                 (task.keys, task.guarded) = (vec![GUARDED[usize::from(choice > 74)].to_owned()], true);
             }
-            82..90 if matches!(kind, Kind::Rust | Kind::Python | Kind::PythonAsyncio) => {
+            82..90 if kind.is_helper() => {
                 task.keys = vec!["lock:x0".to_owned(), "lock:x2".to_owned()];
             }
             45..52 | 82..100 if kind == Kind::RedisPy => {

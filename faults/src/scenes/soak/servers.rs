@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// The user of applications: docs/operations/acl.md, and the data beside the locks.
 const APP: &str = "~lock:* ~data:* +lock.acquire +lock.rw +lock.share +lock.release +lock.extend +lock.check \
     +lock.guard +lock.info +lock.macquire +lock.mrelease +lock.mextend +ping +wait +asking +command \
-    +client|setname +rpush +lindex";
+    +client|setname +rpush +lindex &lock:notify:* +publish +subscribe";
 
 /// What is run.
 #[derive(Debug)]

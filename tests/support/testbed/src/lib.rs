@@ -11,6 +11,7 @@ mod port;
 mod process;
 mod proxy;
 mod server;
+mod tls;
 
 pub use client::{Client, text_of};
 pub use cluster::Cluster;
@@ -22,6 +23,7 @@ pub use proxy::Proxy;
 pub use redis::Value;
 pub use rustix::process::Signal;
 pub use server::{Server, Setup};
+pub use tls::Certificates;
 
 use rustix::process::{Pid, kill_process};
 use std::fs::File;

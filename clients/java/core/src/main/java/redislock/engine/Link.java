@@ -86,19 +86,19 @@ final class Link {
         requests.addAndGet(all.size());
         List<CompletableFuture<Object>> replies = new ArrayList<>(all.size());
         for (int count = 0; count < all.size(); count += 1) replies.add(new CompletableFuture<>());
+        // Whoever has a reply may give this link back: its request is not under way any more.
+        List<CompletableFuture<Object>> told = replies.stream().map(reply -> reply.whenComplete((value, error) -> ended())).toList();
         if (opened.isDone()) {
             go(all, replies, millis, isDirect && !isShared);
-            for (CompletableFuture<Object> reply : replies) {
-                if (!reply.isDone()) return watched(all, replies, millis);
-            }
-            return replies;
+            if (replies.stream().allMatch(CompletableFuture::isDone)) return told;
+        } else {
+            opened.whenComplete((connection, error) -> go(all, replies, millis, false));
         }
-        opened.whenComplete((connection, error) -> go(all, replies, millis, false));
-        return watched(all, replies, millis);
+        watch(all, replies, millis);
+        return told;
     }
 
-    private List<CompletableFuture<Object>> watched(
-            List<byte[][]> all, List<CompletableFuture<Object>> replies, long millis) {
+    private void watch(List<byte[][]> all, List<CompletableFuture<Object>> replies, long millis) {
         Future<?> late = alarm.after(millis, () -> {
             TimeoutException error = new TimeoutException("no answer within " + millis + " ms");
             for (int at = 0; at < replies.size(); at += 1) {
@@ -112,7 +112,6 @@ final class Link {
                 if (left.decrementAndGet() == 0) late.cancel(false);
             });
         }
-        return replies;
     }
 
     private void go(List<byte[][]> all, List<CompletableFuture<Object>> replies, long millis, boolean isDirect) {
@@ -137,7 +136,7 @@ final class Link {
                     return;
                 }
                 heardAt = Times.tick();
-                if (reply.complete(value)) ended();
+                reply.complete(value);
             });
         }
     }
@@ -146,7 +145,7 @@ final class Link {
         if (error instanceof ServerError) heardAt = Times.tick();
         else retired = true;
         String text = new String(words[0], UTF_8) + ": " + error.getMessage();
-        if (reply.completeExceptionally(error instanceof ServerError ? error : new Unreachable(text, error))) ended();
+        reply.completeExceptionally(error instanceof ServerError ? error : new Unreachable(text, error));
     }
 
     private void ended() {

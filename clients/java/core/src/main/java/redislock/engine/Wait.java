@@ -367,8 +367,8 @@ final class Wait {
                 ? all.stream().mapToLong(each -> (Long) each).toArray()
                 : new long[] {(Long) reply};
         Held hold = new Held(engine, route, owner, terms, fences, sent);
-        // The moment of the grant is not known: after a wait that was longer the lease begins anew.
-        if (engine.clock.now() - sent <= terms.margin()) return CompletableFuture.completedFuture(hold);
+        // The moment of the grant is not known: after a wait that was long a renewal may be due.
+        if (engine.clock.now() < hold.due) return CompletableFuture.completedFuture(hold);
         return hold.extend(Times.ANSWER, null).thenApply(why -> why == null ? hold : null);
     }
 

@@ -6,12 +6,16 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.lang.reflect.Proxy;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 import redislock.DeadlockException;
 import redislock.Hold;
@@ -136,6 +140,51 @@ class FakeServerTest {
             within.forEach(Hold::close);
             for (CompletableFuture<Long> each : all) each.get(30, TimeUnit.SECONDS);
             assertEquals(Optional.empty(), locks.info("s"));
+        }
+    }
+
+    @Test
+    void a_message_to_all_lets_those_ask_whose_own_message_was_lost() throws Exception {
+        // A wait that is as old as this asks by itself: then it is played again.
+        while (!isAskedAfterAMessageToAll(Duration.ofSeconds(7))) {}
+    }
+
+    private static boolean isAskedAfterAMessageToAll(Duration asksByItself) throws Exception {
+        try (FakeServer server = new FakeServer()) {
+            AtomicReference<Consumer<byte[]>> channel = new AtomicReference<>();
+            AtomicBoolean isDeaf = new AtomicBoolean();
+            Transport way = server.transport();
+            Transport hears = (Transport) Proxy.newProxyInstance(
+                    Transport.class.getClassLoader(), new Class<?>[] {Transport.class}, (proxy, method, words) -> {
+                        if (method.getName().equals("subscribe")) {
+                            @SuppressWarnings("unchecked")
+                            Consumer<byte[]> told = (Consumer<byte[]>) words[3];
+                            channel.set(told);
+                            words[3] = (Consumer<byte[]>) owner -> {
+                                if (!isDeaf.get()) told.accept(owner);
+                            };
+                        }
+                        return method.invoke(way, words);
+                    });
+            try (RedisLocks locks = RedisLocks.builder(hears).maxBlockingConnections(0).build()) {
+                server.take("a");
+                CompletableFuture<Hold> subscribes = locks.exclusive("a").acquireAsync();
+                Server.await("a subscription", () -> channel.get() != null);
+                server.lose("a");
+                subscribes.get(30, TimeUnit.SECONDS).close();
+                isDeaf.set(true);
+                server.take("b");
+                long began = System.nanoTime();
+                List<CompletableFuture<Hold>> waits = List.of(locks.exclusive("b").acquireAsync(), locks.exclusive("b").acquireAsync());
+                Server.await("two places", () -> locks.info("b").orElseThrow().waiting() == 2);
+                for (CompletableFuture<Hold> ignored : waits) {
+                    server.lose("b");
+                    channel.get().accept("*".getBytes(UTF_8));
+                    CompletableFuture.anyOf(waits.stream().filter(wait -> !wait.isDone()).toArray(CompletableFuture<?>[]::new))
+                            .get(30, TimeUnit.SECONDS);
+                }
+                return System.nanoTime() - began < asksByItself.toNanos();
+            }
         }
     }
 
