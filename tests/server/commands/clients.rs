@@ -58,13 +58,13 @@ fn the_cluster_client_of_redis_py_works_as_the_user_of_the_page() {
 }
 
 #[test]
-fn redis_py_works_as_its_user_would_write_it() {
+fn redis_py_reads_each_reply_as_what_it_is() {
     // A reply that redis-py reads as another type makes `if lock(...) is None` true or false for ever.
     run(&file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"), "smoke.py");
 }
 
 #[test]
-fn node_redis_works_as_its_user_would_write_it() {
+fn node_redis_reads_each_reply_as_what_it_is() {
     // A fence that is no safe integer would be rounded in JavaScript.
     run(&file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "smoke.mjs");
 }
