@@ -6,7 +6,6 @@ mod driver;
 mod fairness;
 mod handoff;
 mod notified;
-mod pings;
 mod profile;
 mod rivals;
 mod sample;
