@@ -16,11 +16,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import urllib.parse
 from pathlib import Path, PurePosixPath
 
+import lengths
 import links
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,13 +46,6 @@ LANGUAGES |= {".mjs": "js", ".toml": "toml", ".ts": "ts", ".go": "go", ".css": "
 
 
 # --- which pages there are, and in which order ---
-
-
-def tracked():
-    """The files of the repository, also those that git does not know yet."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\0")
-    return {name for name in names if name and (ROOT / name).is_file()}
 
 
 def targets_of(line):
@@ -323,14 +316,14 @@ def unfound_words(site):
 
 
 def build(site):
-    found = list(mistakes(tracked()))
+    found = list(mistakes(set(lengths.tracked())))
     if found:
         sys.exit("\n".join(found))
     try:
         from sphinx.cmd.build import main as sphinx
     except ImportError:
         sys.exit("docs: Sphinx is missing: tools/install.sh docs brings it into target/venv")
-    write_sources(tracked())
+    write_sources(set(lengths.tracked()))
     shutil.rmtree(site, ignore_errors=True)
     # -W: a warning fails the build. The doctrees are of no use to a reader, so they stay outside.
     options = ["-q", "-W", "--keep-going", "-E", "-b", "html", "-c", str(ROOT / "tools/docs")]
@@ -350,7 +343,7 @@ def build(site):
 
 def main():
     if sys.argv[1:] == ["--check"]:
-        sys.exit(1 if list(map(print, mistakes(tracked()))) else 0)
+        sys.exit(1 if list(map(print, mistakes(set(lengths.tracked())))) else 0)
     if len(sys.argv) > 2 or sys.argv[1:] and sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     build(Path(sys.argv[1]).resolve() if sys.argv[1:] else ROOT / "target/docs")

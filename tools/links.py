@@ -8,10 +8,11 @@ Opens no address of another machine. Fails with one line for each dead link.
 """
 
 import re
-import subprocess
 import sys
 import urllib.parse
 from pathlib import Path
+
+import lengths
 
 ROOT = Path(__file__).resolve().parent.parent
 # [text](target), [text](target "title"), ![alt](target); the text may contain brackets, as of an image.
@@ -27,16 +28,7 @@ PATH = re.compile(r"^(?:src|tests|tools|docs|bench|fuzz|faults|contrib|\.ci)(?:/
 
 def lines_of(file):
     """The lines outside of code blocks, with their numbers."""
-    fence = None
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        mark = re.match(r"^\s*(?:>\s*)?(`{3,}|~{3,})", line)
-        if fence is None and mark:
-            fence = mark[1]
-        elif fence is not None:
-            if mark and mark[1].startswith(fence):
-                fence = None
-        else:
-            yield number, line
+    return ((number, line) for number, line, is_code in lengths.blocks(file.read_text()) if not is_code)
 
 
 def anchors_of(file, known={}):
@@ -87,9 +79,7 @@ def check(file, with_paths):
 def main():
     if sys.argv[1:] not in ([], ["--paths"]):
         sys.exit(__doc__)
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "*.md"]
-    names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\0")
-    files = sorted(ROOT / name for name in names if name and (ROOT / name).exists())
+    files = [ROOT / name for name in lengths.tracked() if name.endswith(".md")]
     found = [line for file in files for line in check(file, with_paths="--paths" in sys.argv)]
     for line in found:
         print(line)

@@ -31,6 +31,21 @@ pub struct Habits {
     pub confirm: Option<(u64, u64)>,
 }
 
+impl Habits {
+    /// Those of clients that have so many locks for a short time each, some of them for reading.
+    pub fn brief(locks: u64) -> Habits {
+        Habits {
+            keys: (0..locks).map(|number| format!("load{number}")).collect(),
+            readers: 30,
+            lease_ms: 50..=500,
+            hold_ms: 0..=300,
+            block_ms: 0..=500,
+            notify: false,
+            confirm: None,
+        }
+    }
+}
+
 /// What one client saw.
 #[derive(Debug, Default)]
 pub struct Saw {

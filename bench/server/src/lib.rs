@@ -9,6 +9,7 @@ pub mod goals;
 pub mod instructions;
 pub mod machine;
 pub mod measure;
+pub mod options;
 pub mod page;
 pub mod plot;
 pub mod profile;

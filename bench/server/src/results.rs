@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use time::OffsetDateTime;
 
 /// Where `make bench` keeps them.
 pub fn folder() -> PathBuf {
@@ -21,22 +21,7 @@ pub fn file(folder: &Path, kind: &str, version: &str, end: &str) -> PathBuf {
 
 /// The date, as of UTC.
 pub fn today() -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is set");
-    date(now.as_secs() / 86_400)
-}
-
-/// The date of a day, counted from the first of 1970. A year is taken to begin in March, so that a leap day is its
-/// last.
-fn date(day: u64) -> String {
-    // From the first of March of the year 0; the calendar repeats itself every 400 years.
-    let day = day + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
-    format!("{:04}-{month:02}-{day:02}", 400 * era + year)
+    OffsetDateTime::now_utc().date().to_string()
 }
 
 /// Writes a program's section into the file of a server, beside what other programs wrote; says which file it is.
@@ -100,28 +85,5 @@ fn rounded(value: &Value) -> Value {
             .parse::<f64>()
             .map_or_else(|_| value.clone(), |float| json!(float)),
         _ => value.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_have_the_dates_of_the_calendar() {
-        // A result would be named by a day that it was not measured on.
-        let days = [
-            (0, "1970-01-01"),
-            (58, "1970-02-28"),
-            (59, "1970-03-01"),
-            (11_016, "2000-02-29"),
-            (11_017, "2000-03-01"),
-            (19_782, "2024-02-29"),
-            (20_453, "2025-12-31"),
-            (20_454, "2026-01-01"),
-        ];
-        for (day, expected) in days {
-            assert_eq!(date(day), expected, "{day}");
-        }
     }
 }

@@ -92,12 +92,6 @@ impl Bench {
         }
     }
 
-    /// Removes all keys, and has forgotten them when it returns.
-    pub fn clear(&mut self) {
-        self.conn.ok(&["FLUSHALL", "SYNC"]);
-        self.settle();
-    }
-
     /// Whether it has a command.
     pub fn knows(&mut self, command: &str) -> bool {
         let known: Vec<Option<Vec<testbed::Value>>> = self.conn.get(&["COMMAND", "INFO", command]);

@@ -3,68 +3,20 @@
 // The server is for these tests alone: they change its settings, and count what it was asked.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import {
-  helper,
-  LockLost,
-  Locks,
-  LockTimeout,
-  LockUnreachable,
-  libraries,
-  modules,
-  port,
-  until,
-  Wire,
-} from './stage.mjs';
+import { LockLost, Locks, LockTimeout, LockUnreachable, libraries, port, run, tester, until } from './stage.mjs';
 
 const costs = JSON.parse(readFileSync(new URL('../../costs.json', import.meta.url), 'utf8')).node;
 
-for (const [library, { open, send, close }] of Object.entries(libraries)) {
+for (const [library, { open, close }] of Object.entries(libraries)) {
   describe(library, () => {
-    let client;
-    let wire;
-    let far;
-    let number = 0;
-    const newKey = () => {
-      number += 1;
-      return `test:network:${library}:${process.pid}:${number}`;
-    };
-    const ask = (...words) => send(client, ...words);
-    const isFree = async (key) => (await ask('LOCK.INFO', key)) === null;
-    const waiting = async (key) => {
-      const info = await ask('LOCK.INFO', key);
-      const field = (name) => (Array.isArray(info) ? info[info.indexOf(name) + 1] : info[name]);
-      return info === null ? 0 : field('waiting');
-    };
-    const calls = async (command) => {
-      const stats = await ask('INFO', 'commandstats');
-      return [...stats.matchAll(/cmdstat_(lock\.\w+):calls=(\d+)/g)]
-        .filter(([, name]) => command === undefined || name === command)
-        .reduce((sum, [, , count]) => sum + Number(count), 0);
-    };
-    /** The tests begin with a wire of their own, and a client behind it. */
-    const test = (name, body) =>
-      it(name, async () => {
-        wire = await new Wire().listen();
-        far = await open(wire.port);
-        try {
-          await body();
-        } finally {
-          close(far);
-          wire.close();
-        }
-      });
+    const tests = tester(library, 'network');
+    const { ask, calls, isFree, newKey, waiting, wired } = tests;
 
-    before(async () => {
-      client = await open();
-    });
-    after(() => close(client));
-
-    test('leaves nothing behind when a server hangs in a try', async () => {
+    wired('leaves nothing behind when a server hangs in a try', async (wire, far) => {
       const key = newKey();
       const locks = new Locks(far, { lease: 600_000 });
       await (await locks.acquire(newKey())).release();
@@ -76,10 +28,10 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await until('the lock to be free', () => isFree(key));
     });
 
-    test('leaves nothing behind when a server hangs in a wait', async () => {
+    wired('leaves nothing behind when a server hangs in a wait', async (wire, far) => {
       const key = newKey();
       const locks = new Locks(far, { lease: 600_000 });
-      const first = await new Locks(client).acquire(key);
+      const first = await new Locks(tests.client).acquire(key);
       const wait = locks.acquire(key, { wait: 500 });
       await until('the wait', async () => (await waiting(key)) === 1);
       wire.freeze(true);
@@ -89,7 +41,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await until('the lock to be free', () => isFree(key));
     });
 
-    test('repeats a release that had no answer until it has one', async () => {
+    wired('repeats a release that had no answer until it has one', async (wire, far) => {
       const key = newKey();
       const lock = await new Locks(far, { lease: 600_000 }).acquire(key);
       wire.freeze(true);
@@ -101,7 +53,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await until('the lock to be free', () => isFree(key));
     });
 
-    test('keeps a lock that is granted to a second request when the first is answered late', async () => {
+    wired('keeps a lock that is granted to a second request when the first is answered late', async (wire, far) => {
       const key = newKey();
       const locks = new Locks(far);
       await (await locks.acquire(newKey())).release();
@@ -115,11 +67,11 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       assert.equal(await isFree(key), true);
     });
 
-    test('goes on over new connections when all die without a word', async () => {
+    wired('goes on over new connections when all die without a word', async (wire, far) => {
       const keys = [newKey(), newKey(), newKey()];
       const locks = new Locks(far);
       const held = await locks.acquire(keys[0], { lease: 6000 });
-      const blocker = await new Locks(client).acquire(keys[1]);
+      const blocker = await new Locks(tests.client).acquire(keys[1]);
       const waits = [locks.acquire(keys[1]), locks.acquire(keys[1])];
       await until('the waits', async () => (await waiting(keys[1])) === 2);
       await blocker.release();
@@ -138,7 +90,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await held.release();
     });
 
-    test('keeps 450 locks of a server that is far away, and renews them together', async () => {
+    wired('keeps 450 locks of a server that is far away, and renews them together', async (wire, far) => {
       const locks = new Locks(far, { lease: 6_000 });
       const held = await Promise.all(Array.from({ length: 450 }, () => locks.acquire(newKey())));
       wire.delay = 100;
@@ -159,7 +111,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await Promise.all(held.map((lock) => lock.release()));
     });
 
-    test('takes for a free lock what is written down', async () => {
+    wired('takes for a free lock what is written down', async (wire, far) => {
       const locks = new Locks(far);
       const key = newKey();
       await (await locks.acquire(key)).release();
@@ -169,7 +121,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       assert.deepEqual({ requests, connections: wire.opened - opened }, costs.free);
     });
 
-    const contended = async (options) => {
+    const contended = async (wire, far, options) => {
       const key = newKey();
       // No grant is so old that it is extended.
       const locks = new Locks(far, { lease: 3_600_000, ...options });
@@ -187,32 +139,15 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       return { requests, connections: Math.max(0, wire.opened - opened - 8) };
     };
 
-    test('takes for a lock that others want what is written down', async () => {
-      assert.deepEqual(await contended({ maxBlocking: 32 }), costs.contended);
+    wired('takes for a lock that others want what is written down', async (wire, far) => {
+      assert.deepEqual(await contended(wire, far, { maxBlocking: 32 }), costs.contended);
     });
 
-    test('takes for one that it is told of what is written down', async () => {
-      assert.deepEqual(await contended({ maxBlocking: 0 }), costs.notified);
+    wired('takes for one that it is told of what is written down', async (wire, far) => {
+      assert.deepEqual(await contended(wire, far, { maxBlocking: 0 }), costs.notified);
     });
 
-    it('asks once for each of the locks that 16 owners take in turns', async () => {
-      const key = newKey();
-      const locks = new Locks(client, { lease: 3_600_000, maxBlocking: 32 });
-      const takeTurns = (times) =>
-        Promise.all(
-          Array.from({ length: 16 }, async () => {
-            for (let turn = 0; turn < times; turn += 1) await (await locks.acquire(key)).release();
-          }),
-        );
-      await takeTurns(10);
-      const before = await calls('lock.acquire');
-      await takeTurns(100);
-      const requests = ((await calls('lock.acquire')) - before) / 1_600;
-      // Each owner begins without a place to wait on.
-      assert.ok(requests <= 1.1, `${requests} requests of LOCK.ACQUIRE a lock`);
-    });
-
-    test('has few connections for many waits, and keeps fewer', async () => {
+    wired('has few connections for many waits, and keeps fewer', async (wire, far) => {
       const key = newKey();
       const locks = new Locks(far, { maxBlocking: 32 });
       const lock = await locks.acquire(key);
@@ -226,7 +161,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       assert.ok(wire.open <= 1 + 2 + 8, `${wire.open} connections`);
     });
 
-    test('holds and waits where no more connections can be had', async () => {
+    wired('holds and waits where no more connections can be had', async (wire, far) => {
       const [key, heldKey] = [newKey(), newKey()];
       const locks = new Locks(far);
       const held = await locks.acquire(heldKey, { lease: 6_000 });
@@ -242,7 +177,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await held.release();
     });
 
-    test('waits while memory is full, and says so once', async () => {
+    wired('waits while memory is full, and says so once', async (_wire, far) => {
       const key = newKey();
       const told = [];
       const locks = new Locks(far, { onTrouble: (error, kind) => told.push([kind, error.message]) });
@@ -264,7 +199,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       assert.match(told[0][1], /maxmemory/);
     });
 
-    test('says at the first attempt that there is no server, no module, or no right', async () => {
+    wired('says at the first attempt that there is no server, no module, or no right', async (wire, far) => {
       const told = [];
       const tell = (error, kind) => told.push([kind, error.message]);
       const stop = new AbortController();
@@ -299,7 +234,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await ask('ACL', 'DELUSER', user);
     });
 
-    test('tells of losses and of renewals that fail, and a callback that fails harms nothing', async () => {
+    wired('tells of losses and of renewals that fail, and a callback that fails harms nothing', async (wire, far) => {
       const told = [];
       const onTrouble = (_error, kind) => {
         told.push(kind);
@@ -321,7 +256,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await kept.release();
     });
 
-    test('knows of a loss when the event loop was blocked', async () => {
+    wired('knows of a loss when the event loop was blocked', async (_wire, far) => {
       const lock = await new Locks(far, { lease: 1_000 }).acquire(newKey());
       const end = performance.now() + 1_000;
       while (performance.now() < end);
@@ -331,7 +266,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await assert.rejects(lock.release(), LockLost);
     });
 
-    test('shows the loss as the cause of what the body throws', async () => {
+    wired('shows the loss as the cause of what the body throws', async (_wire, far) => {
       const locks = new Locks(far);
       const lostIn = async (error) => {
         const key = newKey();
@@ -351,37 +286,6 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       assert.equal(await lostIn('no error'), 'no error');
     });
 
-    // A process of its own, in which `locks` are those of a client.
-    const run = async (code, ...flags) => {
-      const opening = {
-        'node-redis': `await require('redis').createClient({ url }).connect()`,
-        ioredis: `new (require('ioredis'))(url)`,
-      };
-      const script = `
-        import { createRequire, syncBuiltinESMExports } from 'node:module';
-        import os from 'node:os';
-        let jump = 0;
-        const [uptime, now] = [os.uptime, Date.now];
-        os.uptime = () => uptime() + jump;
-        Date.now = () => now() + 1_000 * jump;
-        syncBuiltinESMExports();
-        const { Locks } = await import(${JSON.stringify(helper)});
-        const require = createRequire(${JSON.stringify(modules)});
-        const url = 'redis://127.0.0.1:${port}';
-        const client = ${opening[library]};
-        const locks = new Locks(client);
-        ${code}`;
-      const child = spawn(process.execPath, [...flags, '--input-type=module', '--eval', script], {
-        stdio: ['ignore', 'pipe', 2],
-      });
-      let output = '';
-      child.stdout.on('data', (data) => {
-        output += data;
-      });
-      const [status] = await once(child, 'close');
-      return { status, output };
-    };
-
     it('renews no lock that nothing refers to', async () => {
       const key = newKey();
       const words = `'LOCK.INFO', ${JSON.stringify(key)}`;
@@ -395,7 +299,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
         }
         console.log(kept.lost);
         process.exit();`;
-      assert.deepEqual(await run(code, '--expose-gc'), { status: 0, output: 'false\n' });
+      assert.deepEqual(await run(library, code, '--expose-gc'), { status: 0, output: 'false\n' });
     });
 
     it('is lost when the machine slept for longer than the lease', { skip: process.platform !== 'linux' }, async () => {
@@ -413,7 +317,7 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
           process.exit();
         });
         setTimeout(() => {}, 60_000);`;
-      assert.deepEqual(await run(code), { status: 0, output: 'true\ntrue\n' });
+      assert.deepEqual(await run(library, code), { status: 0, output: 'true\ntrue\n' });
     });
   });
 }

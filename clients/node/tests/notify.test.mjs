@@ -4,31 +4,17 @@
 // for the nodes of a cluster.
 
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { Cluster, Locks, libraries, port, until, Wire } from './stage.mjs';
+import { describe, it } from 'node:test';
+import { asMap, Cluster, Locks, libraries, tester, until } from './stage.mjs';
 
 /** Waits ask by themselves after 7.5 s at the earliest. What happens before that is due to a message. */
 const BEFORE_POLL_MS = 7_000;
 
-for (const [library, { open, openCluster, send, close }] of Object.entries(libraries)) {
+for (const [library, { openCluster, close }] of Object.entries(libraries)) {
   describe(library, () => {
-    let client;
-    let number = 0;
-    const newKey = () => {
-      number += 1;
-      return `test:notify:${library}:${process.pid}:${number}`;
-    };
-    const ask = (...words) => send(client, ...words);
-    const asMap = (reply) =>
-      Array.isArray(reply) ? Object.fromEntries(reply.flatMap((x, at) => (at % 2 ? [] : [[x, reply[at + 1]]]))) : reply;
-    const info = async (key) => asMap(await ask('LOCK.INFO', key, 'COUNT', 1_000));
+    const tests = tester(library, 'notify');
+    const { ask, info, keyOf, newKey, waiting, wired } = tests;
     const waiters = async (key) => ((await info(key))?.waiters ?? []).map(asMap);
-    const waiting = async (key) => (await info(key))?.waiting ?? 0;
-    const asked = async () => {
-      const row = /cmdstat_lock.acquire:calls=(\d+)/.exec(await ask('INFO', 'commandstats'));
-      return Number(row?.[1] ?? 0);
-    };
     const channels = () => ask('PUBSUB', 'CHANNELS', 'lock:notify:*');
     /** True if the last request of each asked to be told: the server keeps such a place for longer. */
     const areToBeTold = async (key, count) => {
@@ -46,37 +32,9 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
       await Promise.all(waits.map(async (each) => (await each).release()));
       assert.ok(performance.now() - released < BEFORE_POLL_MS, 'they were told');
     };
-    /** As long as the body runs, one user more. */
-    const withUser = async (rights, body) => {
-      const user = newKey();
-      await ask('ACL', 'SETUSER', user, 'on', '>secret', '~*', '+@all', ...rights);
-      const own = await open(port, { username: user, password: 'secret' });
-      try {
-        await body(own);
-      } finally {
-        close(own);
-        await ask('ACL', 'DELUSER', user);
-      }
-    };
-    const withWire = async (body) => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
-      try {
-        await body(wire, far);
-      } finally {
-        close(far);
-        wire.close();
-      }
-    };
-
-    before(async () => {
-      client = await open();
-    });
-    after(() => close(client));
-
     it('is told of each kind of lock, and of several keys by one message', async () => {
-      const [one, two] = [`{${newKey()}}a`, `{test:notify:${library}:${process.pid}:${number}}b`];
-      const locks = new Locks(client, { maxBlocking: 0 });
+      const [one, two] = [`{${newKey()}}a`, `{${keyOf()}}b`];
+      const locks = new Locks(tests.client, { maxBlocking: 0 });
       const waits = () => [
         locks.acquire(one, { shared: true }),
         locks.acquire(one, { limit: 3, take: 2 }),
@@ -85,196 +43,73 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
       await held(one, waits);
     });
 
-    it('subscribes anew when a silent subscription does not answer', async () => {
-      await withWire(async (wire, far) => {
-        const key = newKey();
-        const locks = new Locks(far, { maxBlocking: 0 });
-        await (await locks.acquire(key)).release();
-        const [before, eldest] = [await channels(), wire.open];
-        const ours = async () => (await channels()).filter((name) => !before.includes(name));
-        const { now } = performance;
-        try {
-          await held(
-            key,
-            () => [locks.acquire(key)],
-            async () => {
-              // Nothing comes over the newest connection any more. Ten seconds later it is asked whether it is there.
-              wire.silence(eldest);
-              performance.now = () => now.call(performance) + 10_500;
-              const silent = await ours();
-              const isNew = async () => (await ours()).some((name) => !silent.includes(name));
-              await until('another subscription', isNew);
-            },
-          );
-        } finally {
-          performance.now = now;
-        }
-      });
-    });
-
-    it('keeps the places of its waits when the connection of their requests is cut', async () => {
-      await withWire(async (wire, far) => {
-        const key = newKey();
-        const locks = new Locks(far, { maxBlocking: 0 });
+    wired('subscribes anew when a silent subscription does not answer', async (wire, far) => {
+      const key = newKey();
+      const locks = new Locks(far, { maxBlocking: 0 });
+      await (await locks.acquire(key)).release();
+      const [before, eldest] = [await channels(), wire.open];
+      const ours = async () => (await channels()).filter((name) => !before.includes(name));
+      const { now } = performance;
+      try {
         await held(
           key,
-          () => Array.from({ length: 5 }, () => locks.acquire(key)),
+          () => [locks.acquire(key)],
           async () => {
-            const before = (await waiters(key)).map(({ owner }) => owner);
-            // Neither that of the application nor the subscription.
-            wire.cut(1, 2);
-            // One that is not asked for again ends two seconds after the connection.
-            const cut = performance.now();
-            while (performance.now() < cut + 3_000) {
-              assert.deepEqual(
-                (await waiters(key)).map(({ owner }) => owner),
-                before,
-              );
-              await sleep(20);
-            }
+            // Nothing comes over the newest connection any more. Ten seconds later it is asked whether it is there.
+            wire.silence(eldest);
+            performance.now = () => now.call(performance) + 10_500;
+            const silent = await ours();
+            const isNew = async () => (await ours()).some((name) => !silent.includes(name));
+            await until('another subscription', isNew);
           },
         );
-      });
+      } finally {
+        performance.now = now;
+      }
     });
 
-    it('asks by itself when messages are lost, as often as a short QUEUE of the server needs', async () => {
-      await withWire(async (wire, far) => {
+    wired('asks by itself when messages are lost, as often as a short QUEUE of the server needs', async (wire, far) => {
+      const key = newKey();
+      await ask('CONFIG', 'SET', 'lock.max-queue-ms', '3000');
+      try {
+        const locks = new Locks(far, { maxBlocking: 0 });
+        const isNoted = async () => /lock_notify_channels:1\r/.test(await ask('INFO', 'lock'));
+        // The owner in them is another one.
+        wire.answer = (bytes) =>
+          bytes.includes('lock:notify:')
+            ? Buffer.from(bytes.toString('latin1').replace(/:[0-9a-f]{4}/g, ':none'), 'latin1')
+            : bytes;
+        await held(key, () => [locks.acquire(key)], undefined, isNoted);
+      } finally {
+        await ask('CONFIG', 'SET', 'lock.max-queue-ms', '60000');
+      }
+    });
+
+    const hinder = {
+      'unknown option': (text) => text.replace(/NOTIFY(\r\n\$\d+\r\nlock:)/g, 'NOTIFX$1'),
+      'no answer': (text) => (/subscribe/i.test(text) ? '' : text),
+    };
+    for (const [reason, rewrite] of Object.entries(hinder))
+      wired(`waits without messages where the server has for them: ${reason}`, async (wire, far) => {
+        const told = [];
         const key = newKey();
-        await ask('CONFIG', 'SET', 'lock.max-queue-ms', '3000');
-        try {
-          const locks = new Locks(far, { maxBlocking: 0 });
-          const isNoted = async () => /lock_notify_channels:1\r/.test(await ask('INFO', 'lock'));
-          // The owner in them is another one.
-          wire.answer = (bytes) =>
-            bytes.includes('lock:notify:')
-              ? Buffer.from(bytes.toString('latin1').replace(/:[0-9a-f]{4}/g, ':none'), 'latin1')
-              : bytes;
-          await held(key, () => [locks.acquire(key)], undefined, isNoted);
-        } finally {
-          await ask('CONFIG', 'SET', 'lock.max-queue-ms', '60000');
-        }
-      });
-    });
-
-    it('asks seldom, however many messages are doubled, forged or of no use', async () => {
-      const key = newKey();
-      const locks = new Locks(client, { maxBlocking: 0 });
-      const waits = () => [locks.acquire(key), locks.acquire(key)];
-      const former = await channels();
-      await held(key, waits, async () => {
-        const [channel] = (await channels()).filter((name) => !former.includes(name));
-        const [{ owner }] = await waiters(key);
-        const publish = (message, times) =>
-          Promise.all(Array.from({ length: times }, () => ask('PUBLISH', channel, message)));
-        const before = await asked();
-        const start = performance.now();
-        await publish(`${owner}0`, 100);
-        await publish('', 100);
-        for (let turn = 0; turn < 50; turn += 1) {
-          await publish(owner, 5);
-          await publish('*', 5);
-          await sleep(10);
-        }
-        const seconds = (performance.now() - start) / 1_000;
-        const count = (await asked()) - before;
-        // At once twice, then after 100, 200, 400, 800, 1000 ms; and each second for all.
-        assert.ok(count >= 2 && count <= 10 + 4 * seconds, `${count} requests in ${seconds} s for 700 messages`);
-      });
-    });
-
-    it('asks for all once a second, however often it is told to', async () => {
-      const key = newKey();
-      const locks = new Locks(client, { maxBlocking: 0 });
-      const waits = () => Array.from({ length: 20 }, () => locks.acquire(key));
-      const former = await channels();
-      await held(key, waits, async () => {
-        const [channel] = (await channels()).filter((name) => !former.includes(name));
-        const before = await asked();
-        const start = performance.now();
-        for (let turn = 0; turn < 40; turn += 1) {
-          await ask('PUBLISH', channel, '*');
-          await sleep(10);
-        }
-        const seconds = (performance.now() - start) / 1_000;
-        const count = (await asked()) - before;
-        assert.ok(count >= 20 && count <= 20 * (2 + seconds), `${count} requests in ${seconds} s`);
-      });
-    });
-
-    it('says once that a user has no right to subscribe or to publish, and waits all the same', async () => {
-      for (const rights of [['resetchannels'], ['allchannels', '-publish']]) {
-        await withUser(rights, async (own) => {
-          const told = [];
-          const onTrouble = (error, kind) => told.push(`${kind}: ${error.message}`);
-          const key = newKey();
-          const polling = new Locks(own, { onTrouble, maxBlocking: 0 });
-          const areThere = async () => told.length > 0 && (await waiting(key)) === 2;
-          await held(key, () => [polling.acquire(key), polling.acquire(key)], undefined, areThere);
-          assert.match(told.join(), /^notify: [^,]*, since NOTIFY cannot be had: [^,]*NOPERM[^,]*, and [^,]*$/);
-          told.length = 0;
-          const blocking = new Locks(own, { onTrouble });
-          const areBlocked = async () => {
-            const all = await waiters(key);
-            return all.length === 10 && all.every((waiter) => waiter.client !== null);
-          };
-          // Eight have one from the start.
-          await held(key, () => Array.from({ length: 10 }, () => blocking.acquire(key)), undefined, areBlocked);
+        wire.rewrite = (bytes) => Buffer.from(rewrite(bytes.toString('latin1')), 'latin1');
+        // An older module would name the option as it was sent.
+        wire.answer = (bytes) => Buffer.from(bytes.toString('latin1').replaceAll('NOTIFX', 'NOTIFY'), 'latin1');
+        const onTrouble = (error, kind) => told.push(`${kind}: ${error.message}`);
+        for (const options of reason === 'no answer' ? [{}] : [{ maxBlocking: 0 }, {}]) {
+          const locks = new Locks(far, { onTrouble, ...options });
+          const areThere = async () => told.length > 0 && (await waiting(key)) === 10;
+          await held(key, () => Array.from({ length: 10 }, () => locks.acquire(key)), undefined, areThere);
+          assert.match(told.join(), new RegExp(`^notify: [^,]*, since NOTIFY cannot be had: [^,]*${reason}`));
           assert.equal(told.length, 1, told.join());
-        });
-      }
-    });
-
-    it('waits without messages where the module knows none, or no subscription is confirmed', async () => {
-      const hinder = {
-        'unknown option': (text) => text.replace(/NOTIFY(\r\n\$\d+\r\nlock:)/g, 'NOTIFX$1'),
-        'no answer': (text) => (/subscribe/i.test(text) ? '' : text),
-      };
-      for (const [reason, rewrite] of Object.entries(hinder)) {
-        await withWire(async (wire, far) => {
-          const told = [];
-          const key = newKey();
-          wire.rewrite = (bytes) => Buffer.from(rewrite(bytes.toString('latin1')), 'latin1');
-          // An older module would name the option as it was sent.
-          wire.answer = (bytes) => Buffer.from(bytes.toString('latin1').replaceAll('NOTIFX', 'NOTIFY'), 'latin1');
-          const onTrouble = (error, kind) => told.push(`${kind}: ${error.message}`);
-          for (const options of reason === 'no answer' ? [{}] : [{ maxBlocking: 0 }, {}]) {
-            const locks = new Locks(far, { onTrouble, ...options });
-            const areThere = async () => told.length > 0 && (await waiting(key)) === 10;
-            await held(key, () => Array.from({ length: 10 }, () => locks.acquire(key)), undefined, areThere);
-            assert.match(told.join(), new RegExp(`^notify: [^,]*, since NOTIFY cannot be had: [^,]*${reason}`));
-            assert.equal(told.length, 1, told.join());
-            told.length = 0;
-          }
-        });
-      }
-    });
-
-    it('locks nobody out when it is cancelled at the moment of the grant', async () => {
-      const key = newKey();
-      const locks = new Locks(client, { maxBlocking: 0 });
-      const counts = { granted: 0, cancelled: 0 };
-      for (let round = 0; round < 200; round += 1) {
-        await ask('LOCK.ACQUIRE', key, 'other', 'PX', '600000');
-        const control = new AbortController();
-        const wait = locks.acquire(key, { signal: control.signal }).catch((error) => error);
-        await until('the wait', () => areToBeTold(key, 1));
-        const released = ask('LOCK.RELEASE', key, 'other');
-        // From before the message to after the reply, a turn of the event loop later from round to round.
-        for (let turn = round % 8; turn > 0; turn -= 1) await new Promise((resolve) => setImmediate(resolve));
-        if (round % 16 >= 8) await released;
-        control.abort();
-        const lock = await wait;
-        counts[lock instanceof Error ? 'cancelled' : 'granted'] += 1;
-        if (!(lock instanceof Error)) await lock.release();
-        await released;
-        await until('the lock to be free', async () => (await info(key)) === null);
-      }
-      assert.ok(counts.cancelled > 0, JSON.stringify(counts));
-    });
+          told.length = 0;
+        }
+      });
 
     it('subscribes when a lock is waited for first, and once', async () => {
       const key = newKey();
-      const locks = new Locks(client, { maxBlocking: 0 });
+      const locks = new Locks(tests.client, { maxBlocking: 0 });
       const before = await channels();
       const ours = async () => (await channels()).filter((name) => !before.includes(name));
       await (await locks.acquire(key)).release();

@@ -1,14 +1,11 @@
 // The helper as an application in Node.js uses it. What all languages have in common is in tests/helpers.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { after, before, describe, it } from 'node:test';
+import { before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   compiled,
-  helper,
-  LockDeadlock,
   LockError,
   LockLost,
   LockMisuse,
@@ -16,38 +13,21 @@ import {
   LockTimeout,
   LockUnreachable,
   libraries,
-  modules,
   port,
+  run,
+  tester,
   until,
   Wire,
 } from './stage.mjs';
 
 for (const [library, { open, send, close, strings }] of Object.entries(libraries)) {
   describe(library, () => {
-    let client;
+    const tests = tester(library, 'node');
+    const { ask, calls, info, keyOf, newKey, waiting, wired } = tests;
     let locks;
-    let number = 0;
-    const keyOf = (name) => `test:node:${library}:${process.pid}:${name}`;
-    const newKey = () => {
-      number += 1;
-      return keyOf(number);
-    };
-    const ask = (...words) => send(client, ...words);
-    // RESP2 has flat arrays where RESP3 has maps.
-    const asMap = (reply) =>
-      Array.isArray(reply) ? Object.fromEntries(reply.flatMap((x, at) => (at % 2 ? [] : [[x, reply[at + 1]]]))) : reply;
-    const info = async (key) => asMap(await ask('LOCK.INFO', key));
-    const waiting = async (key) => (await info(key))?.waiting ?? 0;
-    const extensions = async () => {
-      const row = /cmdstat_lock.extend:calls=(\d+)/.exec(await ask('INFO', 'commandstats'));
-      return Number(row?.[1] ?? 0);
-    };
-
-    before(async () => {
-      client = await open();
-      locks = new Locks(client);
+    before(() => {
+      locks = new Locks(tests.client);
     });
-    after(() => close(client));
 
     it('runs the body under the lock, and gives its value', async () => {
       const key = newKey();
@@ -60,9 +40,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(await info(key), null);
     });
 
-    it('throws what the body throws, also if the lock is lost or cannot be released', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('throws what the body throws, also if the lock is lost or cannot be released', async (wire, far) => {
       const key = newKey();
       const body = (spoil) => async () => {
         await spoil();
@@ -71,7 +49,6 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       for (const spoil of [() => undefined, () => ask('LOCK.BREAK', key), () => wire.close()]) {
         await assert.rejects(new Locks(far).using(key, { lease: 1000 }, body(spoil)), /^RangeError: of the body$/);
       }
-      close(far);
     });
 
     it('says at the end that the lock was lost, whatever the body returned', async () => {
@@ -132,7 +109,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
     });
 
     it('is lost when something else lies at one of its keys', async () => {
-      const keys = [`{${newKey()}}a`, `{${keyOf(number)}}b`];
+      const keys = [`{${newKey()}}a`, `{${keyOf()}}b`];
       const taken = async (lease = 30_000) => {
         const lock = await locks.acquire(keys, { lease });
         await ask('DEL', keys[0]);
@@ -155,9 +132,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       await isEnded(renewed);
     });
 
-    it('takes a new connection when its own was closed while nobody used it', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('takes a new connection when its own was closed while nobody used it', async (wire, far) => {
       const key = newKey();
       const own = new Locks(far);
       const lock = await own.acquire(key);
@@ -168,8 +143,6 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         if (inner.release) await inner.release();
       }
       await lock.release();
-      close(far);
-      wire.close();
     });
 
     it('tries once, or waits as long as it may', async () => {
@@ -200,24 +173,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(await info(key), null);
     });
 
-    it('does not ask again before its time, when its request was not let wait', async () => {
-      const key = newKey();
-      const lock = await locks.acquire(key);
-      const wait = new Locks(client, { maxBlocking: 1 }).acquire(key);
-      const waiter = async () => asMap((await info(key)).waiters[0]).client;
-      const isParked = async () => (await waiting(key)) === 1 && (await waiter()) !== null;
-      await until('the request to wait', isParked);
-      await ask('CLIENT', 'UNBLOCK', await waiter(), 'TIMEOUT');
-      const end = performance.now() + 500;
-      while (performance.now() < end) assert.equal(await isParked(), false);
-      assert.equal(await waiting(key), 1, 'the place is kept');
-      await lock.release();
-      await (await wait).release();
-    });
-
-    it('sends nothing more once it is cancelled', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('sends nothing more once it is cancelled', async (wire, far) => {
       const key = newKey();
       const lock = await locks.acquire(key);
       const own = new Locks(far, { maxBlocking: 1 });
@@ -234,8 +190,6 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       while ((await Promise.race([ended, watch()])) instanceof Error === false);
       assert.ok(!seen.includes(1), 'the wait that is given up does not begin again');
       await lock.release();
-      close(far);
-      wire.close();
     });
 
     it('releases once, however often it is asked', async () => {
@@ -327,7 +281,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       await assert.rejects(locks.acquire([]), LockMisuse);
       for (const none of [undefined, null, {}, 'redis://', [], () => undefined])
         assert.throws(() => new Locks(none), TypeError);
-      assert.throws(() => new Locks(client, { maxBlocking: -1 }), LockMisuse);
+      assert.throws(() => new Locks(tests.client, { maxBlocking: -1 }), LockMisuse);
       await assert.rejects(locks.acquire(key, { lease: '5000' }), {
         message: 'lease must be a number of milliseconds',
       });
@@ -344,7 +298,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         await assert.rejects(locks.acquire([key], options), noObject);
         await assert.rejects(locks.tryAcquire([key], options), noObject);
         await assert.rejects(locks.using([key], options, body), noObject);
-        assert.throws(() => new Locks(client, options), noObject);
+        assert.throws(() => new Locks(tests.client, options), noObject);
       }
       for (const name of ['leese', 'retryCount', 'toString']) {
         const unknown = misuse(`unknown option "${name}"`);
@@ -352,7 +306,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         await assert.rejects(locks.acquire(key, options), unknown);
         await assert.rejects(locks.tryAcquire(key, options), unknown);
         await assert.rejects(locks.using(key, options, body), unknown);
-        assert.throws(() => new Locks(client, options), unknown);
+        assert.throws(() => new Locks(tests.client, options), unknown);
       }
       await assert.rejects(locks.acquire(key, AbortSignal.timeout(1)), LockMisuse);
       const noBody = misuse('body must be a function: using(keys, options, body)');
@@ -363,21 +317,9 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       await (await locks.acquire(key, undefined)).release();
     });
 
-    it('tells of a deadlock at once', async () => {
-      const [one, two] = [newKey(), newKey()];
-      const first = await locks.acquire(one);
-      const second = await locks.acquire(two);
-      const wait = locks.acquire(two, { within: first });
-      await until('the wait', async () => (await waiting(two)) === 1);
-      await assert.rejects(locks.acquire(one, { within: second }), LockDeadlock);
-      await second.release();
-      await (await wait).release();
-      await first.release();
-    });
-
     it('has fences as numbers, whatever the client makes of numbers', async () => {
       const own = await open(port, strings());
-      const keys = [`{${newKey()}}a`, `{${keyOf(number)}}b`];
+      const keys = [`{${newKey()}}a`, `{${keyOf()}}b`];
       const prefixed = new Locks(own);
       const lock = await prefixed.acquire(keys);
       assert.deepEqual(lock.fences.map(Number.isSafeInteger), [true, true]);
@@ -387,9 +329,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       close(own);
     });
 
-    it('waits by asking again where it gets no connection of its own', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('waits by asking again where it gets no connection of its own', async (wire, far) => {
       const key = newKey();
       const lock = await locks.acquire(key);
       let last = lock;
@@ -404,13 +344,9 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         last = next;
       }
       await last.release();
-      close(far);
-      wire.close();
     });
 
-    it('sends nothing later than it should', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('sends nothing later than it should', async (wire, far) => {
       const key = newKey();
       const own = new Locks(far);
       await (await own.acquire(key)).release();
@@ -422,30 +358,22 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(await send(far, 'PING'), 'PONG');
       assert.equal(await info(key), null);
       await (await own.acquire(key)).release();
-      close(far);
-      wire.close();
     });
 
-    it('renews on one server while another hangs', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('renews on one server while another hangs', async (wire, far) => {
       const [near, distant] = [newKey(), newKey()];
       const hanging = await new Locks(far).acquire(distant, { lease: 1000 });
       const lock = await locks.acquire(near, { lease: 6000 });
       wire.freeze(true);
-      const before = await extensions();
+      const before = await calls('lock.extend');
       await once(hanging.signal, 'abort');
-      await until('renewals', async () => (await extensions()) >= before + 2);
+      await until('renewals', async () => (await calls('lock.extend')) >= before + 2);
       assert.equal(lock.lost, false);
       await lock.release();
       await assert.rejects(hanging.release(), LockLost);
-      close(far);
-      wire.close();
     });
 
-    it('releases what a cancel left behind, before its owner asks again', async () => {
-      const wire = await new Wire().listen();
-      const far = await open(wire.port);
+    wired('releases what a cancel left behind, before its owner asks again', async (wire, far) => {
       const [key, outerKey] = [newKey(), newKey()];
       const outer = await locks.acquire(outerKey, { lease: 60_000 });
       const other = await locks.acquire(key);
@@ -465,34 +393,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.ok(inner.fence > offered, 'a new hold, and not the one that the cancelled wait was granted');
       await inner.release();
       await outer.release();
-      close(far);
-      wire.close();
     });
-
-    // A process of its own, with a client library and the helper.
-    const run = async (code) => {
-      const opening = {
-        'node-redis': `await require('redis').createClient({ url }).connect()`,
-        ioredis: `new (require('ioredis'))(url, { lazyConnect: true })`,
-      };
-      const script = `
-        import { createRequire } from 'node:module';
-        import { Locks } from ${JSON.stringify(helper)};
-        const require = createRequire(${JSON.stringify(modules)});
-        const url = 'redis://127.0.0.1:${port}';
-        const client = ${opening[library]};
-        const locks = new Locks(client);
-        ${code}`;
-      const child = spawn(process.execPath, ['--input-type=module', '--eval', script], {
-        stdio: ['ignore', 'pipe', 2],
-      });
-      let output = '';
-      child.stdout.on('data', (data) => {
-        output += data;
-      });
-      const [status] = await once(child, 'close');
-      return { status, output };
-    };
 
     it('keeps a process alive while it waits, and not while it holds', async () => {
       const key = newKey();
@@ -501,7 +402,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         const lock = await locks.acquire(${JSON.stringify(key)}, { lease: 3_600_000 });
         console.log(lock.fence);
         client.${library === 'ioredis' ? 'disconnect' : 'destroy'}();`;
-      const running = run(code);
+      const running = run(library, code);
       await until('the other process to wait', async () => (await waiting(key)) === 1);
       await lock.release();
       const { status, output } = await running;
@@ -520,7 +421,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         const handles = () => process.getActiveResourcesInfo().filter((name) => !/^Pipe|^Timeout/.test(name)).join();
         for (let turn = 0; turn < 50 && handles(); turn += 1) await new Promise((resolve) => setTimeout(resolve, 10));
         console.log(handles());`;
-      assert.deepEqual(await run(code), { status: 0, output: '\n' });
+      assert.deepEqual(await run(library, code), { status: 0, output: '\n' });
     });
   });
 }

@@ -10,6 +10,7 @@ import { createRequire } from 'node:module';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { after, before, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
 const root = new URL('../../../', import.meta.url);
@@ -61,6 +62,83 @@ export const libraries = {
     strings: () => ({ stringNumbers: true, keyPrefix: 'app:' }),
   },
 };
+
+/** RESP2 has flat arrays where RESP3 has maps. */
+export const asMap = (reply) =>
+  Array.isArray(reply) ? Object.fromEntries(reply.flatMap((x, at) => (at % 2 ? [] : [[x, reply[at + 1]]]))) : reply;
+
+/** For the tests of one client library: keys of their own, and a client to ask the server with. */
+export function tester(library, name) {
+  const { open, send, close } = libraries[library];
+  let number = 0;
+  const self = {
+    /** The key of a number; the last one's without one. */
+    keyOf: (which = number) => `test:${name}:${library}:${process.pid}:${which}`,
+    newKey: () => {
+      number += 1;
+      return self.keyOf();
+    },
+    ask: (...words) => send(self.client, ...words),
+    info: async (key) => asMap(await self.ask('LOCK.INFO', key, 'COUNT', 1_000)),
+    isFree: async (key) => (await self.info(key)) === null,
+    waiting: async (key) => (await self.info(key))?.waiting ?? 0,
+    /** How often this command was called, or all of the module. */
+    calls: async (command) => {
+      const stats = await self.ask('INFO', 'commandstats');
+      return [...stats.matchAll(/cmdstat_(lock\.\w+):calls=(\d+)/g)]
+        .filter(([, called]) => command === undefined || called === command)
+        .reduce((sum, [, , count]) => sum + Number(count), 0);
+    },
+    /** A test with a wire of its own, and a client behind it. */
+    wired: (title, body) =>
+      it(title, async () => {
+        const wire = await new Wire().listen();
+        const far = await open(wire.port);
+        try {
+          await body(wire, far);
+        } finally {
+          close(far);
+          wire.close();
+        }
+      }),
+  };
+  before(async () => {
+    self.client = await open();
+  });
+  after(() => close(self.client));
+  return self;
+}
+
+/** A process of its own, in which `locks` are those of a `client`, and `jump` sets the clocks forward by seconds. */
+export async function run(library, code, ...flags) {
+  const opening = {
+    'node-redis': `await require('redis').createClient({ url }).connect()`,
+    ioredis: `new (require('ioredis'))(url, { lazyConnect: true })`,
+  };
+  const script = `
+    import { createRequire, syncBuiltinESMExports } from 'node:module';
+    import os from 'node:os';
+    let jump = 0;
+    const [uptime, now] = [os.uptime, Date.now];
+    os.uptime = () => uptime() + jump;
+    Date.now = () => now() + 1_000 * jump;
+    syncBuiltinESMExports();
+    const { Locks } = await import(${JSON.stringify(helper)});
+    const require = createRequire(${JSON.stringify(modules)});
+    const url = 'redis://127.0.0.1:${port}';
+    const client = ${opening[library]};
+    const locks = new Locks(client);
+    ${code}`;
+  const child = spawn(process.execPath, [...flags, '--input-type=module', '--eval', script], {
+    stdio: ['ignore', 'pipe', 2],
+  });
+  let output = '';
+  child.stdout.on('data', (data) => {
+    output += data;
+  });
+  const [status] = await once(child, 'close');
+  return { status, output };
+}
 
 /** The lines as Node.js 20 runs them: it does not know `await using` yet. Nothing without TypeScript. */
 export function compiled(code) {

@@ -1,7 +1,8 @@
-"""A proxy before a server: it delays bytes, keeps them, or closes connections."""
+"""Wires to a server that delay bytes, keep them, or close connections; and what else the tests share."""
 
 import asyncio
 import contextlib
+import socket
 import threading
 
 
@@ -73,3 +74,64 @@ class Proxy:
             self.loop.call_later(0.05, self.loop.stop)
 
         self.loop.call_soon_threadsafe(stop)
+
+
+class Wire:
+    """Stands before a server. What a client sends while it is not `open` is kept; `cut` closes all connections."""
+
+    def __init__(self, port):
+        self.target = port
+        self.open = threading.Event()
+        self.open.set()
+        self.hold_next = False  # keeps what comes over the next connection alone
+        self.held = threading.Event()
+        self.ends = []
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.socket.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+                self.ends += [near, far]
+                threading.Thread(target=self.pump, args=(near, far, True), daemon=True).start()
+                threading.Thread(target=self.pump, args=(far, near, False), daemon=True).start()
+
+    def pump(self, source, target, inward):
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(65536):
+                if inward and self.hold_next and b"LOCK.ACQUIRE" in data:
+                    self.hold_next = False
+                    self.held.wait()
+                self.open.wait()
+                target.sendall(data)
+
+    def drop(self):
+        """Ends all connections, and lets new ones come."""
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        self.drop()
+
+    def close(self):
+        self.held.set()
+        self.open.set()
+        self.cut()
+
+
+def closed_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def as_map(reply):
+    """A map is a dict in RESP3, a flat list in RESP2."""
+    return reply if reply is None or isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +15,8 @@ from unittest import mock
 
 import redis
 import redis.asyncio
-from proxy import Proxy
-from test_lock import wait_for
+from proxy import Proxy, closed_port
+from test_fake import wait_for
 
 FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
@@ -26,12 +25,6 @@ from redis_lock_client.quorum import QuorumLock  # noqa: E402
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 PORTS = [int(port) for port in os.environ["REDIS_LOCK_PORTS"].split()]
-
-
-def closed_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class FaceTest(unittest.TestCase):

@@ -15,10 +15,9 @@ from unittest import mock
 
 import redis
 import redis.asyncio
-from proxy import Proxy
+from proxy import Proxy, Wire, as_map
 from test_async_quorum import wait_for as until
-from test_lock import wait_for
-from test_quorum import Wire
+from test_fake import wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, Lock, LockLost, _transport
@@ -154,9 +153,7 @@ class NetworkTest(unittest.TestCase):
             self.assertTrue(lock.check())
 
     def waiting(self):
-        reply = self.server.execute_command("LOCK.INFO", self.key)
-        reply = reply if reply is None or isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-        return (reply or {}).get(b"waiting", 0)
+        return (as_map(self.server.execute_command("LOCK.INFO", self.key)) or {}).get(b"waiting", 0)
 
     def test_the_renewers_connection_is_there_from_the_first_hold_on(self):
         proxy = self.proxy()

@@ -13,9 +13,9 @@ from unittest import mock
 
 import redis
 import redis.asyncio
-from proxy import Proxy
+from proxy import Proxy, as_map
 from test_async_quorum import wait_for as until
-from test_lock import wait_for
+from test_fake import wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis_lock_client
@@ -47,8 +47,7 @@ class NotifyTest(unittest.TestCase):
         return holder
 
     def info(self, key=None):
-        reply = self.server.execute_command("LOCK.INFO", key or self.key) or []
-        return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+        return as_map(self.server.execute_command("LOCK.INFO", key or self.key)) or {}
 
     def waiting(self, key=None):
         return self.info(key).get("waiting", 0)
@@ -64,8 +63,7 @@ class NotifyTest(unittest.TestCase):
         with ThreadPoolExecutor(5) as threads:
             waits = [threads.submit(self.taken_and_released, max_blocking=2) for _ in range(5)]
             wait_for(lambda: self.waiting() == 5)
-            rows = self.info()["waiters"]
-            rows = [row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+            rows = map(as_map, self.info()["waiters"])
             self.assertEqual(sum(row.get("client") is not None for row in rows), 2)
             holder.release()
             for wait in waits:

@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,8 @@ from pathlib import Path
 from unittest import mock
 
 import redis
-from test_lock import wait_for
+from proxy import Wire, as_map, closed_port
+from test_fake import wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis_lock_client
@@ -31,67 +31,11 @@ def setUpModule():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class Wire:
-    """Stands before a server. What a client sends while it is not `open` is kept; `cut` closes all connections."""
-
-    def __init__(self, port):
-        self.target = port
-        self.open = threading.Event()
-        self.open.set()
-        self.hold_next = False  # keeps what comes over the next connection alone
-        self.held = threading.Event()
-        self.ends = []
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self.socket.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.socket.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-                self.ends += [near, far]
-                threading.Thread(target=self.pump, args=(near, far, True), daemon=True).start()
-                threading.Thread(target=self.pump, args=(far, near, False), daemon=True).start()
-
-    def pump(self, source, target, inward):
-        with contextlib.suppress(OSError), source, target:
-            while data := source.recv(65536):
-                if inward and self.hold_next and b"LOCK.ACQUIRE" in data:
-                    self.hold_next = False
-                    self.held.wait()
-                self.open.wait()
-                target.sendall(data)
-
-    def drop(self):
-        """Ends all connections, and lets new ones come."""
-        for end in self.ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self):
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
-        self.drop()
-
-    def close(self):
-        self.held.set()
-        self.open.set()
-        self.cut()
-
-
 @contextlib.contextmanager
 def patience(seconds):
     """Lets a node take that long to answer."""
     with mock.patch.object(quorum._engine, "ANSWER", seconds), mock.patch.object(quorum._wires, "ANSWER", seconds):
         yield
-
-
-def closed_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Nodes:
@@ -106,8 +50,7 @@ class Nodes:
             self.addCleanup(node.delete, self.key, f"{self.key}:2")
 
     def info(self, at, key=None):
-        reply = self.nodes[at].execute_command("LOCK.INFO", key or self.key)
-        return reply if reply is None or isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+        return as_map(self.nodes[at].execute_command("LOCK.INFO", key or self.key))
 
     def fences(self):
         """The fence at each node; None where it is free."""

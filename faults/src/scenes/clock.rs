@@ -11,7 +11,7 @@ use crate::caller::{Answer, Asking, Caller, ask_apart};
 use crate::crowd::Crowd;
 use crate::history::{Grant, Moment, fences_back, fences_repeated};
 use crate::judge::judge;
-use crate::look::{left_ms, waiting};
+use crate::look::{apart, left_ms, wait_in_line};
 use crate::options::{Options, Scene};
 use crate::report::Report;
 use crate::witness::Witness;
@@ -43,18 +43,7 @@ fn play(options: &Options, report: &mut Report) {
     let start = || setup().wall_offset("+0").start();
     let (primary, replica) = (start(), start());
     replica.follow(&primary);
-    let clients = [(
-        8,
-        Habits {
-            keys: (0..4).map(|number| format!("load{number}")).collect(),
-            readers: 30,
-            lease_ms: 50..=500,
-            hold_ms: 0..=300,
-            block_ms: 0..=500,
-            notify: false,
-            confirm: None,
-        },
-    )];
+    let clients = [(8, Habits::brief(4))];
     let port = primary.port();
     let crowd = Crowd { number: 0, clients: &clients, patience: PATIENCE, place: &|_| Some(port) };
     let witness = Witness::of(primary.port());
@@ -219,12 +208,8 @@ impl Stage<'_> {
 
     /// Waits for a lock behind the present waiters; 0: without a limit.
     fn wait(&self, key: &str, owner: &str, block_ms: u64) -> Asking {
-        let mut conn = self.primary.connect();
-        let before = waiting(&mut conn, key);
         let request = format!("LOCK.ACQUIRE {key} {owner} PX 20 BLOCK {block_ms}");
-        let asking = ask_apart(self.primary.port(), request, Duration::from_millis(LONG_SPAN_MS), PATIENCE);
-        wait_for("the last to stand in line", || asking.is_finished() || waiting(&mut conn, key) > before);
-        asking
+        wait_in_line(&self.primary, key, request, Duration::from_millis(LONG_SPAN_MS), PATIENCE)
     }
 
     /// Binds the holder to a connection that closes.
@@ -277,15 +262,8 @@ impl Stage<'_> {
         let (mut here, mut there) = (self.primary.connect(), self.replica.connect());
         there.ok(&["REPLICAOF", "NO", "ONE"]);
         self.report.add("promotions", 1);
-        let before = left_ms(&mut there, &last).unwrap_or_default();
-        let on_primary = left_ms(&mut here, &last).unwrap_or_default();
-        let after = left_ms(&mut there, &last).unwrap_or_default();
-        // A lease never ends sooner than on the primary; it ends later by the time that it took to get there.
         let on_its_way = (arrival.to.0 - arrival.from.0).div_ceil(1000) as i64;
-        if before < on_primary || after > on_primary + on_its_way {
-            let there = format!("{before} to {after} on the other, {on_its_way} on its way");
-            self.report.violation(format!("{on_primary} ms were left on the primary, {there}"));
-        }
+        self.report.violations(apart(&mut here, &mut there, &last, on_its_way));
         let request = format!("LOCK.ACQUIRE {long} next PX 20 BLOCK 0");
         let asking = ask_apart(self.replica.port(), request, Duration::from_millis(LONG_SPAN_MS), PATIENCE);
         let fence = self.expect("the end of a lease after a promotion", asking, long_ends, true);

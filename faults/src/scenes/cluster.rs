@@ -120,8 +120,7 @@ fn clients() -> [(u64, Habits); 3] {
         lease_ms: 300..=8000,
         hold_ms: 0..=4000,
         block_ms: 0..=3000,
-        notify: false,
-        confirm: None,
+        ..Habits::brief(0)
     };
     let quick = Habits { keys: keys(&["quick"]), lease_ms: 300..=2000, hold_ms: 0..=10, ..slow.clone() };
     let told = Habits { notify: true, hold_ms: 0..=500, ..slow.clone() };

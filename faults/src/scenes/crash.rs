@@ -93,8 +93,7 @@ fn clients(saving: &str) -> [(u64, Habits); 2] {
         lease_ms: if saves(saving) { 300..=8000 } else { GRACE_MS - 500..=GRACE_MS },
         hold_ms: 0..=3000,
         block_ms: 0..=2000,
-        notify: false,
-        confirm: None,
+        ..Habits::brief(0)
     };
     let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=5, ..slow.clone() };
     [(10, slow), (6, quick)]

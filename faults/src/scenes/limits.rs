@@ -7,11 +7,11 @@
 //! A round is each of these once, while clients lock and wait. It ends with `kill -9` and a start from the append-only
 //! file.
 
-use crate::caller::{Answer, Asking, Caller, ask_apart};
+use crate::caller::{Answer, Asking, Caller};
 use crate::crowd::Crowd;
 use crate::history::Moment;
 use crate::judge::{judge, judge_fences};
-use crate::look::waiting;
+use crate::look::{wait_in_line, waiting};
 use crate::options::{Options, Scene};
 use crate::report::Report;
 use crate::witness::Witness;
@@ -124,18 +124,7 @@ fn play(options: &Options, report: &mut Report) {
     let setup = setup.option("repl-ping-replica-period", "3600").option("repl-diskless-sync-delay", "0");
     let (mut server, replica) = (setup.outlives_full_files().start(), Server::new());
     replica.follow(&server);
-    let clients = [(
-        8,
-        Habits {
-            keys: (0..4).map(|number| format!("load{number}")).collect(),
-            readers: 30,
-            lease_ms: 50..=500,
-            hold_ms: 0..=300,
-            block_ms: 0..=500,
-            notify: false,
-            confirm: None,
-        },
-    )];
+    let clients = [(8, Habits::brief(4))];
     let mut number = 0;
     for _ in 0..options.rounds {
         for state in STATES {
@@ -202,11 +191,11 @@ impl Stage<'_> {
         }
         let mut session = Caller::new(self.server.port(), PATIENCE);
         session.ask(&format!("LOCK.ACQUIRE {bound} holder PX 60000 SESSION 0"));
-        let [after_held, after_bound] = [&held, &bound].map(|key| self.wait(&mut conn, key, "next", 0));
-        let timed = self.wait(&mut conn, &long, "next", BRIEF_MS);
+        let [after_held, after_bound] = [&held, &bound].map(|key| self.wait(key, 0));
+        let timed = self.wait(&long, BRIEF_MS);
         let (from, _, to) =
             Caller::new(self.server.port(), PATIENCE).ask(&format!("LOCK.ACQUIRE {brief} holder PX {BRIEF_MS}"));
-        let after_brief = self.wait(&mut conn, &brief, "next", 0);
+        let after_brief = self.wait(&brief, 0);
         let due = (from.after_ms(BRIEF_MS), to.after_ms(BRIEF_MS));
         conn.ok(&["SET", "volatile", "v", "PX", "60000"]);
 
@@ -277,10 +266,10 @@ impl Stage<'_> {
                 }
                 self.frozen(&mut conn, |scene| scene.rests());
                 self.state.set(self.server, false);
-                let again = self.wait(&mut conn, &brief, "next", 0);
+                let again = self.wait(&brief, 0);
                 let now = Moment::now();
                 self.granted("after a lease that was over", again, (due.0, now));
-                let again = self.wait(&mut conn, &held, "next", 0);
+                let again = self.wait(&held, 0);
                 self.lets_go(&mut conn, &held);
                 self.granted("after a release", again, (now, Moment::now()));
                 conn.get::<i64>(&["LOCK.BREAK", &bound]);
@@ -298,12 +287,9 @@ impl Stage<'_> {
     }
 
     /// Waits for a lock that is held.
-    fn wait(&self, conn: &mut Client, key: &str, owner: &str, block_ms: u64) -> Asking {
-        let before = waiting(conn, key);
-        let request = format!("LOCK.ACQUIRE {key} {owner} PX 20 BLOCK {block_ms}");
-        let asking = ask_apart(self.server.port(), request, PATIENCE, PATIENCE);
-        wait_for("it to wait in line", || asking.is_finished() || waiting(conn, key) > before);
-        asking
+    fn wait(&self, key: &str, block_ms: u64) -> Asking {
+        let request = format!("LOCK.ACQUIRE {key} next PX 20 BLOCK {block_ms}");
+        wait_in_line(self.server, key, request, PATIENCE, PATIENCE)
     }
 
     /// The server refuses with its own code what would grant, and what else would write where nothing may be written.

@@ -38,15 +38,7 @@ fn play(options: &Options, report: &mut Report) {
     let (to_clients, to_replica) = (Proxy::to(primary.port()), Proxy::to(primary.port()));
     replica.connect().ok(&["REPLICAOF", "127.0.0.1", &to_replica.port().to_string()]);
     replica.catch_up(&primary);
-    let habits = Habits {
-        keys: (0..6).map(|number| format!("load{number}")).collect(),
-        readers: 30,
-        lease_ms: 100..=1500,
-        hold_ms: 0..=100,
-        block_ms: 0..=1000,
-        notify: false,
-        confirm: None,
-    };
+    let habits = Habits { lease_ms: 100..=1500, hold_ms: 0..=100, block_ms: 0..=1000, ..Habits::brief(6) };
     let (over, beside) = ([(8, habits.clone())], [(4, habits)]);
     let witness = Witness::of(primary.port());
     let dice = options.dice(0);

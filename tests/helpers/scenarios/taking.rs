@@ -13,7 +13,7 @@ pub(crate) fn a_lock_is_taken_and_given_back(play: Play) {
     let fence = agent.acquired("a");
     let owner = agent.owner("a");
     let info = conn.lock_info("k").unwrap();
-    assert_eq!((info.mode.as_str(), info.fence, holders(conn, "k")), ("write", fence, vec![owner]));
+    assert_eq!((info.mode.as_str(), info.fence, holders(conn, "k")), ("write", fence, vec![owner.clone()]));
 
     assert_eq!(agent.ask(json!({"do": "check", "lock": "a"}))["held"], true);
     let set = json!({"do": "guard", "lock": "a", "command": ["SET", "{k}data", "v"]});
@@ -26,6 +26,7 @@ pub(crate) fn a_lock_is_taken_and_given_back(play: Play) {
 
     // The next acquisition is another one: a new owner, a higher fence.
     assert!(agent.acquired("a") > fence);
+    assert_ne!(agent.owner("a"), owner);
     agent.released("a");
 }
 

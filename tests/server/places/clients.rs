@@ -1,92 +1,27 @@
-//! Clients as they come wait with QUEUE: their timeouts, their resending, one connection for all, cancelled tasks.
-//!
-//! A script plays a line of waiters on a server of the test's own. It checks the order of fences, and LOCK.INFO for
-//! each holder. Then this file reads the server's counters: each owner was granted the lock once, and nothing is left.
+//! redis-rs as it comes waits with QUEUE: it gives up on replies, and asks again behind its own request.
 
 use super::patient_server;
-use crate::harness::scripts::run_script;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use testbed::{LockInfo, PATIENCE, Server, file_from};
+use testbed::{LockInfo, PATIENCE, Server};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// What the scripts and the test of redis-rs have in each line, beside the first holder and a late one.
+/// How many stand in each line, beside the first holder and a late one.
 const WAITERS: usize = 6;
 /// All of such a line.
 const IN_LINE: u64 = WAITERS as u64 + 2;
 
-fn python() -> std::path::PathBuf {
-    file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python")
-}
-
-fn node() -> std::path::PathBuf {
-    file_from("REDIS_LOCK_NODE", "target/node/bin/node")
-}
-
-/// Each of so many was granted the lock once, and gave it back; no hold lapsed, and nobody waits.
-fn each_was_granted_once(server: &Server, owners: u64) {
-    assert_eq!(server.connect().info_number("lock", "lock_granted"), owners);
-    each_gave_it_back(server, owners);
-}
-
-/// The same where holders have asked again, which counts as granted.
+/// Each of so many gave the lock back; no hold lapsed, and nobody waits.
 fn each_gave_it_back(server: &Server, owners: u64) {
     let mut conn = server.connect();
     let fields = ["released", "taken_back", "lapsed", "timed_out", "waiters", "places", "offered"];
     let found = fields.map(|field| conn.info_number("lock", &format!("lock_{field}")));
     assert_eq!(found, [owners, 0, 0, 0, 0, 0, 0], "{fields:?}");
     assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "nothing is left behind");
-}
-
-#[test]
-fn redis_py_keeps_its_places_when_its_connections_break() {
-    // redis-py sends the request again over a new connection. What could go wrong: the waiter stands at the end of the
-    // queue then, or the request counts twice.
-    let server = patient_server();
-    run_script(&server, &python(), "places.py", &["3000"]);
-    each_was_granted_once(&server, IN_LINE);
-}
-
-#[test]
-fn redis_py_keeps_its_places_when_block_is_longer_than_its_timeout() {
-    // After 5 s redis-py closes the connection and sends the request again. The server may meet the new request first.
-    let server = patient_server();
-    run_script(&server, &python(), "places.py", &["7000"]);
-    each_was_granted_once(&server, IN_LINE);
-}
-
-#[test]
-fn a_task_of_redis_py_that_is_cancelled_at_its_grant_leaves_no_lock() {
-    // The lease of a hold that nobody knows of keeps everybody out for PX.
-    let server = patient_server();
-    run_script(&server, &python(), "places_asyncio.py", &[]);
-    let mut conn = server.connect();
-    // The first of the line, and each of the 15 that were cancelled before the grant and told nobody.
-    let fields = ["taken_back", "lapsed", "waiters", "places", "offered"];
-    let found = fields.map(|field| conn.info_number("lock", &format!("lock_{field}")));
-    assert_eq!(found, [16, 0, 0, 0, 0], "{fields:?}");
-    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "nothing is left behind");
-}
-
-#[test]
-fn node_redis_waits_beside_plain_commands_on_one_connection() {
-    // A request that waits in the server holds up all that the program sends after it on that connection. Both lines of
-    // the script lose their connections once; node-redis tells the program so.
-    let server = patient_server();
-    run_script(&server, &node(), "places.mjs", &["redis"]);
-    each_was_granted_once(&server, 2 * IN_LINE);
-}
-
-#[test]
-fn ioredis_waits_beside_plain_commands_on_one_connection() {
-    // The same; ioredis sends again by itself what was not answered when the connection broke.
-    let server = patient_server();
-    run_script(&server, &node(), "places.mjs", &["ioredis"]);
-    each_was_granted_once(&server, 2 * IN_LINE);
 }
 
 /// One acquisition by redis-rs, with an owner of its own.
@@ -152,7 +87,7 @@ async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// The line of the scripts: all ask again and again, and then the lock is given back. With BLOCK, each on a connection
+/// A line in which all ask again and again, before the lock is given back. With BLOCK, each on a connection
 /// of its own; without, all on one that also has other work.
 async fn line(client: redis::Client, key: &'static str, block: bool) {
     let patient = AsyncConnectionConfig::new().set_response_timeout(None);

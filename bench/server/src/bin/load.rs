@@ -4,10 +4,11 @@
 use bench::driver::{Driver, Load};
 use bench::machine::Machine;
 use bench::measure::{self, Bed, Lane, Shape, Slice};
+use bench::options::{number, number_of, path};
 use bench::ratio::Spread;
 use bench::server::Plan;
 use bench::template::Sequence;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &ArgMatches) -> Result<(), Box<dyn Error>> {
-    let number = |name: &str| *options.get_one::<usize>(name).expect("has a default");
+    let number = |name: &str| number_of(options, name);
     let plan = Plan {
         program: options.get_one::<PathBuf>("server").cloned(),
         options: texts(options, "option").map(|text| pair(text, " ")).collect::<Result<_, _>>()?,
@@ -91,14 +92,8 @@ fn pair(text: &str, divider: &str) -> Result<(String, String), String> {
 }
 
 fn options() -> ArgMatches {
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(usize)).help(help)
-    };
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).action(ArgAction::Append).help(help)
-    };
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
     };
     Command::new("load")
         .about("Puts sequences of commands side by side, on a server of its own")

@@ -5,11 +5,12 @@ use bench::callgrind::{At, Counts, functions};
 use bench::driver::Load;
 use bench::instructions::{Counted, Counter};
 use bench::machine::Machine;
+use bench::options::{number, number_of, path, server};
 use bench::results;
 use bench::rivals::{self, Group};
 use bench::server::Plan;
 use bench::template::Sequence;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -30,12 +31,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &ArgMatches) -> Outcome<()> {
-    let count = *options.get_one::<usize>("count").expect("has a default");
-    let rows = *options.get_one::<usize>("rows").expect("has a default");
+    let [count, rows] = ["count", "rows"].map(|name| number_of(options, name));
     let wanted = options.get_one::<String>("group");
-    let server = options.get_one::<PathBuf>("server").cloned();
-    let server = server.or_else(|| std::env::var_os("REDIS_LOCK_SERVER").map(Into::into));
-    let server = server.unwrap_or_else(|| "redis-server".into());
+    let server = server(options);
     let (kind, version, module) = Plan { program: Some(server.clone()), ..Plan::default() }.start().versions();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mut text = format!(
@@ -158,12 +156,6 @@ fn is_libc(file: &str) -> bool {
 }
 
 fn options() -> ArgMatches {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
-    };
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(usize)).help(help)
-    };
     Command::new("profile")
         .about("Instructions by function of the module; needs valgrind and addr2line")
         .arg(path("server", "The program of the server"))

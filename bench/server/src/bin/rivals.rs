@@ -4,6 +4,7 @@
 use bench::driver::{Driver, Load};
 use bench::machine::{Machine, keep_on_one_processor};
 use bench::measure::{self, Bed, Lane, Sample, Shape, Slice};
+use bench::options::path;
 use bench::ratio::Spread;
 use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, KEYS, LOCK, LOCK_NAME, SET_DEL, SET_DEL_NAME};
 use bench::row::Row;
@@ -289,9 +290,6 @@ fn by_cpu(group: &'static str, [what, with]: [String; 2], ours: &[Sample], their
 fn options() -> ArgMatches {
     let number = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_parser(value_parser!(usize)).help(help)
-    };
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
     };
     let rows = Arg::new("rows").long("rows").value_delimiter(',').value_parser(PossibleValuesParser::new(ROWS));
     Command::new("rivals")

@@ -4,13 +4,14 @@
 use bench::driver::Load;
 use bench::goals::{self, Measured};
 use bench::instructions::{Counted, Counter};
+use bench::options::{number, number_of, path, server};
 use bench::profile::Profile;
 use bench::results;
 use bench::rivals::{self, Group};
 use bench::server::Plan;
 use bench::template::Sequence;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -30,10 +31,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &ArgMatches) -> Outcome<()> {
-    let count = *options.get_one::<usize>("count").expect("has a default");
-    let server = options.get_one::<PathBuf>("server").cloned();
-    let server = server.or_else(|| std::env::var_os("REDIS_LOCK_SERVER").map(Into::into));
-    let server = server.unwrap_or_else(|| "redis-server".into());
+    let count = number_of(options, "count");
+    let server = server(options);
     let (kind, version, module) = Plan { program: Some(server.clone()), ..Plan::default() }.start().versions();
     println!(
         "{kind} {version}, module {module}: instructions for each run, one connection, pipeline {}",
@@ -92,9 +91,6 @@ fn measure(program: &Path, on: goals::Server<'_>, group: &Group, count: usize) -
 }
 
 fn options() -> ArgMatches {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
-    };
     Command::new("server_instructions")
         .about("Instructions that a server runs for a command; needs valgrind")
         .arg(path("server", "The program of the server"))
@@ -106,12 +102,6 @@ fn options() -> ArgMatches {
                 .value_parser(PossibleValuesParser::new(GROUPS))
                 .help("What to count; without this everything"),
         )
-        .arg(
-            Arg::new("count")
-                .long("count")
-                .default_value("2000")
-                .value_parser(value_parser!(usize))
-                .help("Runs of each sequence; counted once, and again with twice as many"),
-        )
+        .arg(number("count", "2000", "Runs of each sequence; counted once, and again with twice as many"))
         .get_matches()
 }

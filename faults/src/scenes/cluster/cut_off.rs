@@ -84,8 +84,7 @@ fn clients() -> [(u64, Habits); 1] {
         lease_ms: LEASE_MS_MAX - 500..=LEASE_MS_MAX,
         hold_ms: 1000..=3000,
         block_ms: 0..=300,
-        notify: false,
-        confirm: None,
+        ..Habits::brief(0)
     };
     [(40, habits)]
 }

@@ -2,7 +2,7 @@
 
 use crate::caller::{Answer, Asking, Caller, ask_apart};
 use crate::history::Moment;
-use crate::look::{left_ms, waiting};
+use crate::look::{apart, left_ms, waiting};
 use crate::report::Report;
 use crate::witness::Witness;
 use rand::seq::SliceRandom;
@@ -84,12 +84,8 @@ impl Stage<'_> {
         }
         self.to_replica.freeze(false);
         wait_for("the replica to hear of the lock", || left_ms(&mut there, &told_late).is_some());
-        let left = [left_ms(&mut there, &told_late), left_ms(&mut here, &told_late), left_ms(&mut there, &told_late)];
-        let [before, on_primary, after] = left.map(Option::unwrap_or_default);
         let on_its_way = (Moment::now().0 - began.0).div_ceil(1000) as i64 + 1;
-        if before < on_primary || after > on_primary + on_its_way {
-            self.report.violation(format!("{on_primary} ms left on the primary, {before} to {after} on the replica"));
-        }
+        self.report.violations(apart(&mut here, &mut there, &told_late, on_its_way));
         here.int(&["LOCK.RELEASE", &told_late, "holder"]);
         self.report.add(["replica parted", "replica cut off", "replica cut off for long"][kind as usize - 3], 1);
     }

@@ -140,9 +140,7 @@ pub const CASES: &[Case] = &[
         Bound::Long,
         |stage| {
             held(stage, 5_000);
-            let count = if stage.full { 5_000 } else { 0 };
-            stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE h{at} \"{}\" QUEUE 60000", colliding(at as u64))));
-            stage.has("places", 5_000);
+            queued(stage, 5_000, |at| format!("LOCK.ACQUIRE h{at} \"{}\"", colliding(at as u64)));
         },
         |stage| {
             let owner = colliding(1 << 40);
@@ -156,11 +154,7 @@ pub const CASES: &[Case] = &[
         Bound::Short,
         |stage| {
             held(stage, 251);
-            let count = if stage.full { 250 } else { 0 };
-            stage.fill(
-                (0..count).map(|at| format!("LOCK.MACQUIRE 64 h{at} {} O QUEUE 60000", keys(&format!("n{at}."), 63))),
-            );
-            stage.has("places", 250);
+            queued(stage, 250, |at| format!("LOCK.MACQUIRE 64 h{at} {} O", keys(&format!("n{at}."), 63)));
         },
         |stage| of_owner(stage, &keys("free", 64)),
     ),
@@ -277,19 +271,14 @@ pub const CASES: &[Case] = &[
             places(stage, 1_000, |at| format!("64 0k s{at} {} z", keys(&format!("y{at}-"), 61)));
             stage.connections.truncate(1);
         },
-        |stage| {
-            close(stage);
-            stage.until_keys(1);
-        },
+        |stage| closes(stage, 1),
     ),
     once(
         "a release before 10,000 places of readers",
         Bound::Short,
         |stage| {
             stage.ask(&format!("LOCK.ACQUIRE k1 H {HELD}"));
-            let count = if stage.full { QUEUE } else { 0 };
-            stage.fill((0..count).map(|at| format!("LOCK.RW k1 p{at} READ QUEUE 60000")));
-            stage.has("places", QUEUE as u64);
+            queued(stage, QUEUE, |at| format!("LOCK.RW k1 p{at} READ"));
         },
         release,
     ),
@@ -320,9 +309,7 @@ pub const CASES: &[Case] = &[
         |stage| {
             stage.fill((0..200).map(|at| format!("LOCK.SHARE k1 h{at} 1000 TAKE 5 {HELD}")));
             stage.ask(&format!("LOCK.SHARE k1 H 1000 {HELD}"));
-            let count = if stage.full { QUEUE - 1 } else { 0 };
-            stage.fill((0..count).map(|at| format!("LOCK.SHARE k1 p{at} {} QUEUE 60000", 1 + at % 900)));
-            stage.has("places", QUEUE as u64 - 1);
+            queued(stage, QUEUE - 1, |at| format!("LOCK.SHARE k1 p{at} {}", 1 + at % 900));
         },
         |stage| {
             stage.ask("LOCK.RELEASE k1 H");
@@ -337,10 +324,7 @@ pub const CASES: &[Case] = &[
             let count = if stage.full { PLACES } else { 1 };
             stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE h{at} H SESSION 0 {HELD}")));
         },
-        |stage| {
-            close(stage);
-            stage.until_keys(0);
-        },
+        |stage| closes(stage, 0),
     ),
     once(
         "1,000 connections with a hold and a parked request for 64 keys close together, beyond BLPOP",
@@ -357,10 +341,7 @@ pub const CASES: &[Case] = &[
                 false => format!("BLPOP list {more} 0"),
             });
         },
-        |stage| {
-            close(stage);
-            stage.until_keys(1);
-        },
+        |stage| closes(stage, 1),
     ),
     // What is seen.
     scene("LOCK.INFO of 65,536 readers and 10,000 places", Bound::Short, crowded, |stage| {
@@ -431,8 +412,7 @@ pub const CASES: &[Case] = &[
         |stage| {
             bound_readers(stage);
             stage.ask(&format!("LOCK.ACQUIRE k9 A {HELD}"));
-            let count = if stage.full { QUEUE } else { 0 };
-            stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE k9 p{at} QUEUE 60000")));
+            queued(stage, QUEUE, |at| format!("LOCK.ACQUIRE k9 p{at}"));
         },
         |stage| drop(stage.ask("RENAME k0 k9")),
     ),
@@ -516,8 +496,13 @@ fn long(bytes: usize, from: usize, count: usize) -> String {
 
 /// Places for several keys, each of another owner.
 fn places(stage: &mut Stage, count: usize, of: impl Fn(usize) -> String) {
-    let count = if stage.full { count } else { 0 };
-    stage.fill((0..count).map(|at| format!("LOCK.MACQUIRE {} p{at} QUEUE 60000", of(at))));
+    queued(stage, count, |at| format!("LOCK.MACQUIRE {} p{at}", of(at)));
+}
+
+/// So many places, by these requests up to QUEUE.
+fn queued(stage: &mut Stage, count: usize, request: impl Fn(usize) -> String) {
+    let full = if stage.full { count } else { 0 };
+    stage.fill((0..full).map(|at| format!("{} QUEUE 60000", request(at))));
     stage.has("places", count as u64);
 }
 
@@ -555,24 +540,19 @@ fn bound_readers(stage: &mut Stage) {
 
 fn crowded(stage: &mut Stage) {
     readers(stage, 1, HOLDERS, "");
-    let count = if stage.full { QUEUE } else { 0 };
-    stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE k0 p{at} QUEUE 60000")));
-    stage.has("places", QUEUE as u64);
+    queued(stage, QUEUE, |at| format!("LOCK.ACQUIRE k0 p{at}"));
 }
 
 fn places_everywhere(stage: &mut Stage) {
     held(stage, PLACES);
-    let count = if stage.full { PLACES } else { 0 };
-    stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE h{at} p{at} QUEUE 60000")));
-    stage.has("places", PLACES as u64);
+    queued(stage, PLACES, |at| format!("LOCK.ACQUIRE h{at} p{at}"));
 }
 
 /// Locks, or hashes of one field.
 fn locks_everywhere(stage: &mut Stage) {
     if stage.full {
         stage.fill((0..PLACES).map(|at| format!("LOCK.ACQUIRE h{at} H{at} SESSION 0 {HELD}")));
-        stage.fill((0..PLACES).map(|at| format!("LOCK.ACQUIRE h{at} p{at} QUEUE 60000")));
-        stage.has("places", PLACES as u64);
+        queued(stage, PLACES, |at| format!("LOCK.ACQUIRE h{at} p{at}"));
     } else {
         stage.fill((0..PLACES).map(|at| format!("HSET h{at} field {at}")));
     }
@@ -596,6 +576,12 @@ fn release(stage: &mut Stage) {
 /// The connections of the scene close.
 fn close(stage: &mut Stage) {
     stage.connections.clear();
+}
+
+/// They close, and with them end all keys but so many.
+fn closes(stage: &mut Stage, left: i64) {
+    close(stage);
+    stage.until_keys(left);
 }
 
 fn await_due(stage: &Stage) {

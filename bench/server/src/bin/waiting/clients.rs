@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 enum Phase {
     Idle,
     Asks,
-    Holds,
     Gives,
 }
 
@@ -18,7 +17,6 @@ enum Phase {
 pub(crate) enum Then {
     AskAgain,
     GiveBack,
-    Keep,
 }
 
 /// What one client sends.
@@ -64,13 +62,8 @@ impl Ring {
 
     fn got(&mut self, client: usize, now: Instant, lines: &mut Lines) {
         self.tally.gets(client, now);
-        if self.then == Then::Keep {
-            self.phases[client] = Phase::Holds;
-            self.done += 1;
-        } else {
-            self.phases[client] = Phase::Gives;
-            lines.send(client, &self.requests[client].give);
-        }
+        self.phases[client] = Phase::Gives;
+        lines.send(client, &self.requests[client].give);
     }
 }
 
@@ -90,7 +83,7 @@ impl Workload for Ring {
             (Phase::Asks, _) => self.got(client, now, lines),
             (Phase::Gives, Reply::Int(given)) if *given == self.requests[client].given => match self.then {
                 Then::AskAgain => self.ask(client, now, lines),
-                Then::GiveBack | Then::Keep => {
+                Then::GiveBack => {
                     self.phases[client] = Phase::Idle;
                     self.done += 1;
                 }

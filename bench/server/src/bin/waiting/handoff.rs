@@ -30,7 +30,7 @@ pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Du
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             ours.push(measure(server, &mut driver, locks(size, Then::AskAgain), time));
-            theirs.push(measure(server, &mut driver, list(size, Then::AskAgain, 1), time));
+            theirs.push(measure(server, &mut driver, list(size, Then::AskAgain), time));
         }
         let (lock_rate, list_rate) = (spread(&ours, |sample| sample.rate), spread(&theirs, |sample| sample.rate));
         let (lock_cpu, list_cpu) = (spread(&ours, |sample| sample.cpu_us), spread(&theirs, |sample| sample.cpu_us));

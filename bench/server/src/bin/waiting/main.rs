@@ -5,9 +5,7 @@ mod crowd;
 mod driver;
 mod fairness;
 mod handoff;
-mod many;
 mod notified;
-mod pings;
 mod profile;
 mod rivals;
 mod sample;
@@ -16,6 +14,7 @@ mod sessions;
 mod shoppers;
 mod tally;
 
+use bench::options::path;
 use bench::results;
 use bench::server::{Bench, Plan};
 use clap::builder::{PossibleValuesParser, ValueParser};
@@ -24,6 +23,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::time::Duration;
 
+const ROWS: [&str; 8] = ["handoff", "fairness", "notified", "semaphore", "fill", "shoppers", "sessions", "profile"];
 /// Files that a process needs beside those of the clients.
 const FILES_SPARE: u64 = 200;
 
@@ -52,7 +52,7 @@ fn main() {
     let limits = ["maxclients", "lock.max-waiters", "lock.max-waiters-per-key"];
     let limits: Vec<_> = limits.map(|name| (name.to_owned(), all.clone())).into();
     let program = options.get_one::<PathBuf>("server").cloned();
-    let mut server = Plan { program: program.clone(), options: limits.clone(), ..Plan::default() }.start();
+    let mut server = Plan { program, options: limits.clone(), ..Plan::default() }.start();
     let (kind, version) = server.version();
     println!("{kind} {version}, nothing saved, no replica; the clients are one thread");
     let write = |section: &str, found| {
@@ -65,9 +65,7 @@ fn main() {
         write("handoff", handoff::table(&mut server, &sizes, rounds, seconds("seconds")));
     }
     if chosen("profile") {
-        let program = program.or_else(|| std::env::var_os("REDIS_LOCK_SERVER").map(Into::into));
-        let program = program.unwrap_or_else(|| "redis-server".into());
-        write("profile", profile::table(&program, &limits, &sizes, number("count")));
+        write("profile", profile::table(&bench::options::server(&options), &limits, &sizes, number("count")));
     }
     if chosen("fairness") {
         fairness::table(&mut server, &contenders, rounds, seconds("seconds-fairness"));
@@ -78,21 +76,14 @@ fn main() {
     if chosen("semaphore") {
         semaphore::table(&mut server, rounds, seconds("seconds"));
     }
-    if chosen("readers") {
-        crowd::readers_table(&mut server, crowd, rounds);
-    }
     if chosen("fill") {
         crowd::fill_table(&mut server, crowd, rounds);
-    }
-    if chosen("many") {
-        many::release_table(&mut server, rounds);
     }
     if chosen("shoppers") {
         shoppers::table(&mut server, rounds, seconds("seconds-shoppers"));
     }
     if chosen("sessions") {
-        sessions::handoff_table(&mut server, rounds);
-        sessions::close_table(&mut server, number("crowd"), rounds);
+        sessions::table(&mut server, rounds);
     }
 }
 
@@ -111,33 +102,18 @@ fn options() -> ArgMatches {
         Arg::new(name).long(name).value_delimiter(',').default_value(default).value_parser(parser).help(help)
     };
     let count = || value_parser!(usize).into();
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
-    };
     let one = |option: Arg| option.value_delimiter(None);
     Command::new("waiting")
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,notified,semaphore,readers,fill,many,shoppers,sessions",
-            PossibleValuesParser::new([
-                "handoff",
-                "fairness",
-                "notified",
-                "semaphore",
-                "readers",
-                "fill",
-                "many",
-                "shoppers",
-                "sessions",
-                "profile",
-            ])
-            .into(),
+            "handoff,fairness,notified,semaphore,fill,shoppers,sessions",
+            PossibleValuesParser::new(ROWS).into(),
             "What to measure",
         ))
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))
         .arg(option("contenders", "128,1000", count(), "Clients of fairness"))
-        .arg(one(option("crowd", "10000", count(), "Clients of readers and fill, holds of sessions")))
+        .arg(one(option("crowd", "10000", count(), "Clients of fill")))
         .arg(one(option("count", "5000", count(), "Hand-offs of profile; counted once, and again with twice as many")))
         .arg(one(option("rounds", "5", count(), "Rounds; all are measured in each, in turn")))
         .arg(one(option("seconds", "1", value_parser!(f64).into(), "Of each measurement of hand-offs")))

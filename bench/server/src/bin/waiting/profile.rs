@@ -30,7 +30,7 @@ pub(crate) fn table(program: &Path, options: &[(String, String)], sizes: &[usize
         let mut driver = Driver::connect(server.address(), size);
         let mut measure = |line| measure(&mut counter, &mut server, &mut driver, line, count);
         let ours = measure(locks(size, Then::AskAgain));
-        let theirs = measure(list(size, Then::AskAgain, 1));
+        let theirs = measure(list(size, Then::AskAgain));
         drop(driver);
         alone(&mut server);
         println!("\ninstructions of a hand-off among {size} clients: LOCK, BLPOP, the difference");

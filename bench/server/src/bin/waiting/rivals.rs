@@ -47,6 +47,12 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Clients of our lock.
+    fn behind_gate(requests: Vec<Requests>, then: Then) -> Line {
+        let shut = Some(command(&["LOCK.ACQUIRE", KEY, GATE, "PX", LEASE_MS]));
+        Line { ring: Ring::new(requests, then, None), shut, open: release(GATE) }
+    }
+
     /// Queues all of them up behind the gate.
     pub(crate) fn fill(&mut self, server: &mut Bench, driver: &mut Driver) {
         server.conn.ok(&["FLUSHALL"]);
@@ -72,22 +78,14 @@ impl Line {
 /// Our lock: waiters are granted in order.
 pub(crate) fn locks(clients: usize, then: Then) -> Line {
     let take = |owner: &str| command(&["LOCK.ACQUIRE", KEY, owner, "PX", LEASE_MS, "BLOCK", "0"]);
-    Line {
-        ring: Ring::new(requests(clients, 0, take, release), then, None),
-        shut: Some(command(&["LOCK.ACQUIRE", KEY, GATE, "PX", LEASE_MS])),
-        open: release(GATE),
-    }
+    Line::behind_gate(requests(clients, 0, take, release), then)
 }
 
 /// Our lock, as a semaphore: up to `limit` waiters hold it together.
 pub(crate) fn shares(clients: usize, limit: usize, then: Then) -> Line {
     let limit = limit.to_string();
     let take = |owner: &str| command(&["LOCK.SHARE", KEY, owner, &limit, "PX", LEASE_MS, "BLOCK", "0"]);
-    Line {
-        ring: Ring::new(requests(clients, 0, take, release), then, None),
-        shut: Some(command(&["LOCK.ACQUIRE", KEY, GATE, "PX", LEASE_MS])),
-        open: release(GATE),
-    }
+    Line::behind_gate(requests(clients, 0, take, release), then)
 }
 
 /// A semaphore in a sorted set, asked again and again.
@@ -97,16 +95,6 @@ pub(crate) fn permit_pollers(server: &mut Bench, clients: usize, limit: usize) -
     let take = |owner: &str| command(&["EVALSHA", &script, "1", KEY, owner, &limit, "1800000000000", LEASE_MS]);
     let give = |owner: &str| command(&["ZREM", KEY, owner]);
     Ring::new(requests(clients, 1, take, give), Then::AskAgain, Some(RETRY))
-}
-
-/// Our lock, shared: all waiters are granted at once.
-pub(crate) fn readers(clients: usize) -> Line {
-    let take = |owner: &str| command(&["LOCK.RW", KEY, owner, "READ", "PX", LEASE_MS, "BLOCK", "0"]);
-    Line {
-        ring: Ring::new(requests(clients, 0, take, release), Then::Keep, None),
-        shut: Some(command(&["LOCK.RW", KEY, GATE, "WRITE", "PX", LEASE_MS])),
-        open: release(GATE),
-    }
 }
 
 /// Our lock, for owners of so many processes that are told when to ask: their requests, and the subscriptions. With no
@@ -136,12 +124,11 @@ fn release(owner: &str) -> Cmd {
     command(&["LOCK.RELEASE", KEY, owner])
 }
 
-/// A list as a lock: a waiter pops the one element and pushes it again. `elements` are there when the gate opens.
-pub(crate) fn list(clients: usize, then: Then, elements: usize) -> Line {
+/// A list as a lock: a waiter pops the one element and pushes it again.
+pub(crate) fn list(clients: usize, then: Then) -> Line {
     let take = |_: &str| command(&["BLPOP", KEY, "0"]);
     let give = |_: &str| command(&["LPUSH", KEY, "x"]);
-    let mut open = command(&["RPUSH", KEY]);
-    open.arg(vec!["x"; elements]);
+    let open = command(&["RPUSH", KEY, "x"]);
     Line { ring: Ring::new(requests(clients, 1, take, give), then, None), shut: None, open }
 }
 

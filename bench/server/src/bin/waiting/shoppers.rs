@@ -1,9 +1,7 @@
-//! Many clients that each want a few keys of a few. Measures what the search for deadlocks costs where nearly all wait,
-//! and how long other clients stand still.
+//! Many clients that each want a few keys of a few: what the search for deadlocks costs where nearly all wait.
 
 use crate::alone;
 use crate::driver::{Driver, Lines, Workload};
-use crate::pings::{Pings, row};
 use crate::sample::median;
 use crate::tally::Tally;
 use bench::reply::Reply;
@@ -11,7 +9,6 @@ use bench::server::Bench;
 use rand::rngs::SmallRng;
 use rand::seq::index::sample;
 use rand::{RngExt, SeedableRng};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 900;
@@ -76,14 +73,11 @@ impl Workload for Shoppers {
 struct Found {
     granted: f64,
     cpu_us: f64,
-    pings: Pings,
 }
 
 /// The same clients with the search for deadlocks and without it, in turn.
 pub(crate) fn table(server: &mut Bench, rounds: usize, time: Duration) {
-    println!(
-        "\n{CLIENTS} clients, MACQUIRE of {NAMED} of {KEYS} keys by chance, and a PING meanwhile; medians of {rounds} rounds"
-    );
+    println!("\n{CLIENTS} clients, MACQUIRE of {NAMED} of {KEYS} keys by chance; medians of {rounds} rounds");
     let (mut with, mut without) = (Vec::new(), Vec::new());
     let mut seeds = SmallRng::seed_from_u64(1);
     for _ in 0..rounds {
@@ -98,18 +92,12 @@ pub(crate) fn table(server: &mut Bench, rounds: usize, time: Duration) {
         println!("{name:<30} {:>14.0} {:>20.1}", median(found, |found| found.granted), cpu(found));
     }
     println!("{:<30} {:>35.2}", "on / off", cpu(&with) / cpu(&without));
-    println!("{:<30} {:>10} {:>10} {:>10} {:>10} {:>10}", "", "all ms", "PINGs", "p99 ms", "max ms", "worst ms");
-    for (name, found) in [("detection on", with), ("detection off", without)] {
-        row(name, &found.into_iter().map(|found| found.pings).collect::<Vec<_>>());
-    }
     alone(server);
 }
 
 fn measure(server: &mut Bench, detection: &str, seed: u64, time: Duration) -> Found {
     server.conn.ok(&["CONFIG", "SET", "lock.deadlock-detection", detection]);
     let mut driver = Driver::connect(server.address(), CLIENTS);
-    let mut other = TcpStream::connect(server.address()).unwrap();
-    other.set_nodelay(true).unwrap();
     let mut shoppers = Shoppers::new(seed);
     shoppers.start(&mut driver.lines);
     // All requests of 900 clients that come at once are one turn of the server, whatever they ask for.
@@ -117,15 +105,12 @@ fn measure(server: &mut Bench, detection: &str, seed: u64, time: Duration) -> Fo
         driver.turn(&mut shoppers, Duration::from_millis(1));
     }
     shoppers.granted = 0;
-    let (cpu_us, end) = (server.cpu_us(), Instant::now() + time);
-    let pings = Pings::while_it(&mut other, || {
-        driver.turn(&mut shoppers, Duration::ZERO);
-        Instant::now() < end
-    });
+    let cpu_us = server.cpu_us();
+    driver.run(&mut shoppers, time);
     let granted = shoppers.granted as f64;
     assert!(granted > 0.0, "nobody was granted anything");
     let cpu_us = (server.cpu_us() - cpu_us) / granted;
-    drop((driver, other));
+    drop(driver);
     alone(server);
-    Found { granted, cpu_us, pings }
+    Found { granted, cpu_us }
 }
