@@ -3,154 +3,25 @@
 use crate::harness::connection::{Connection, Reply};
 use testbed::{Client, Server, wait_for};
 
-/// A command as COMMAND INFO and COMMAND DOCS must show it.
-struct Shown {
-    name: &'static str,
-    arity: i64,
-    flags: &'static [&'static str],
-    keys: Keys,
-    /// What is done with them.
-    key: &'static [&'static str],
-    /// `?` optional, `...` as many as one likes, `(a|b)` one of, `WORD:value` behind a word.
-    args: &'static str,
-}
-
-/// Where a command's keys are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Keys {
-    None,
-    /// The first argument.
-    First,
-    /// As many as the first argument says, behind it.
-    Counted,
-}
-
-const TAKES: &[&str] = &["blocking", "fast", "module", "write"];
-const CHANGES: &[&str] = &["fast", "module", "write"];
-
-const COMMANDS: &[Shown] = &[
-    Shown {
-        name: "lock.acquire",
-        arity: -3,
-        flags: TAKES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
-    },
-    Shown {
-        name: "lock.rw",
-        arity: -4,
-        flags: TAKES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
-    },
-    Shown {
-        name: "lock.share",
-        arity: -4,
-        flags: TAKES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?",
-    },
-    Shown {
-        name: "lock.release",
-        arity: -3,
-        flags: CHANGES,
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?",
-    },
-    Shown {
-        name: "lock.extend",
-        arity: -5,
-        flags: CHANGES,
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note? MINFENCE:fence?",
-    },
-    Shown {
-        name: "lock.check",
-        arity: -3,
-        flags: &["fast", "module", "readonly"],
-        keys: Keys::First,
-        key: &["RO", "access"],
-        args: "key owner (READ|WRITE)? FENCE:fence?",
-    },
-    Shown {
-        name: "lock.guard",
-        arity: -5,
-        flags: &["module", "write"],
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner fence command arg...?",
-    },
-    Shown {
-        name: "lock.info",
-        arity: -2,
-        flags: &["module", "readonly"],
-        keys: Keys::First,
-        key: &["RO", "access"],
-        args: "key OWNER:owner? COUNT:count?",
-    },
-    Shown {
-        name: "lock.macquire",
-        arity: -4,
-        flags: &["blocking", "module", "movablekeys", "write"],
-        keys: Keys::Counted,
-        key: &["RW", "access", "update"],
-        args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
-               QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?",
-    },
-    Shown {
-        name: "lock.mrelease",
-        arity: -4,
-        flags: &["module", "movablekeys", "write"],
-        keys: Keys::Counted,
-        key: &["RW", "access", "delete"],
-        args: "numkeys key... owner (READ|WRITE)? (ALL|TO:count)?",
-    },
-    Shown {
-        name: "lock.mextend",
-        arity: -6,
-        flags: &["module", "movablekeys", "write"],
-        keys: Keys::Counted,
-        key: &["RW", "access", "delete"],
-        args: "numkeys key... owner (PX:milliseconds|EX:seconds) SESSION:milliseconds?",
-    },
-    Shown {
-        name: "lock.break",
-        arity: -2,
-        flags: &["module", "write"],
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner?",
-    },
-    Shown {
-        name: "lock.top",
-        arity: -1,
-        flags: &["module", "readonly"],
-        keys: Keys::None,
-        key: &[],
-        args: "COUNT:count?",
-    },
-    Shown {
-        name: "lock.log",
-        arity: -1,
-        flags: &["admin", "loading", "module", "stale"],
-        keys: Keys::None,
-        key: &[],
-        args: "(COUNT:count|RESET)?",
-    },
-    Shown {
-        name: "lock.hold",
-        arity: -3,
-        flags: CHANGES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner? state note?",
-    },
-];
+/// The commands as COMMAND INFO and COMMAND DOCS must show them: the name, the arity, the flags; where its keys are and
+/// what is done with them; the arguments. The key is the first argument, or as many are as that one says, behind it. In
+/// arguments `?` is optional, `...` as many as one likes, `(a|b)` one of, `WORD:value` behind a word.
+const COMMANDS: &str = "\
+lock.acquire -3 blocking,fast,module,write | first RW,access,update | key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?
+lock.rw -4 blocking,fast,module,write | first RW,access,update | key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?
+lock.share -4 blocking,fast,module,write | first RW,access,update | key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?
+lock.release -3 fast,module,write | first RW,access,delete | key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?
+lock.extend -5 fast,module,write | first RW,access,delete | key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note? MINFENCE:fence?
+lock.check -3 fast,module,readonly | first RO,access | key owner (READ|WRITE)? FENCE:fence?
+lock.guard -5 module,write | first RW,access,delete | key owner fence command arg...?
+lock.info -2 module,readonly | first RO,access | key OWNER:owner? COUNT:count?
+lock.macquire -4 blocking,module,movablekeys,write | counted RW,access,update | numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?
+lock.mrelease -4 module,movablekeys,write | counted RW,access,delete | numkeys key... owner (READ|WRITE)? (ALL|TO:count)?
+lock.mextend -6 module,movablekeys,write | counted RW,access,delete | numkeys key... owner (PX:milliseconds|EX:seconds) SESSION:milliseconds?
+lock.break -2 module,write | first RW,access,delete | key owner?
+lock.top -1 module,readonly | none | COUNT:count?
+lock.log -1 admin,loading,module,stale | none | (COUNT:count|RESET)?
+lock.hold -3 fast,module,write | first RW,access,update | key owner? state note?";
 
 fn texts(reply: Reply) -> Vec<String> {
     let mut texts: Vec<String> = reply.items().iter().map(Reply::text).collect();
@@ -184,28 +55,35 @@ fn command_info_and_docs_tell_clients_all_they_need() {
     // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
     let server = Server::new();
     let mut wire = Connection::resp2(&server);
-    for Shown { name, arity, flags, keys, key, args } in COMMANDS {
+    let mut names = Vec::new();
+    for row in COMMANDS.lines() {
+        let [head, keys, args] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let [name, arity, flags] = head.split(' ').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let (keys, key) = keys.split_once(' ').unwrap_or((keys, ""));
+        let listed = |words: &str| words.split(',').map(str::to_owned).collect::<Vec<_>>();
+        names.push(name.to_owned());
         let info = wire.say(&format!("COMMAND INFO {name}")).items().remove(0).items();
-        assert_eq!(info[0].text(), *name);
-        assert_eq!(info[1].int(), *arity, "{name}");
-        assert_eq!(texts(info[2].clone()), *flags, "{name}");
+        assert_eq!(info[0].text(), name);
+        assert_eq!(info[1].int().to_string(), arity, "{name}");
+        assert_eq!(texts(info[2].clone()), listed(flags), "{name}");
         let (kind, spec, place) = match keys {
-            Keys::None => ("", vec![], [0, 0, 0]),
-            Keys::First => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
+            "none" => ("", vec![], [0, 0, 0]),
+            "first" => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
             // The first of them, for servers that find the node by that. A client that wants all must ask COMMAND
             // GETKEYS.
-            Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
+            "counted" => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
+            other => panic!("no keys: {other}"),
         };
         assert_eq!([info[3].int(), info[4].int(), info[5].int()], place, "{name}");
         let mut specs = info[8].clone().items();
-        if *keys == Keys::Counted {
+        if keys == "counted" {
             let signpost = specs.pop().expect("one more, by which the node is found");
             assert!(texts(signpost.field("flags")).contains(&"not_key".to_owned()), "{name}");
             assert_eq!(signpost.field("begin_search").field("spec").field("index").int(), 2, "{name}");
         }
         assert_eq!(specs.len(), usize::from(!spec.is_empty()), "{name}");
         for shown in specs {
-            assert_eq!(texts(shown.field("flags")), *key, "{name}");
+            assert_eq!(texts(shown.field("flags")), listed(key), "{name}");
             let begin = shown.field("begin_search");
             assert_eq!(begin.field("type").text(), "index", "{name}");
             assert_eq!(begin.field("spec").field("index").int(), 1, "{name}");
@@ -222,11 +100,10 @@ fn command_info_and_docs_tell_clients_all_they_need() {
         assert!(docs.field("complexity").text().starts_with("O("), "{name}");
         assert_eq!(docs.field("module").text(), "lock", "{name}");
         let shapes: Vec<_> = docs.field("arguments").items().iter().map(shape).collect();
-        assert_eq!(shapes.join(" "), *args, "{name}");
+        assert_eq!(shapes.join(" "), args, "{name}");
     }
     // And there is no other.
     let all = wire.say("COMMAND LIST FILTERBY MODULE lock");
-    let mut names: Vec<_> = COMMANDS.iter().map(|row| row.name.to_owned()).collect();
     names.sort();
     assert_eq!(texts(all), names);
 }
