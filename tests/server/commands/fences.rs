@@ -184,25 +184,6 @@ fn a_payload_restored_on_another_server_raises_its_clock() {
 }
 
 #[test]
-fn upgrading_gives_a_new_fence_and_all_else_keeps_it() {
-    // A reader's fence may be below other readers' that wrote nothing; a writer's must be above them all.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let rw = |conn: &mut Client, mode: &str| conn.int(&["LOCK.RW", "k", "a", mode]).unwrap();
-    let read = rw(&mut conn, "READ");
-    assert_eq!(rw(&mut conn, "READ"), read, "re-entry");
-    let write = rw(&mut conn, "WRITE");
-    assert!(write > read, "upgrade");
-    assert_eq!(rw(&mut conn, "WRITE"), write, "re-entry for writing");
-    assert_eq!(rw(&mut conn, "READ"), write, "a downgrade begins so");
-    conn.int(&["LOCK.RELEASE", "k", "a", "WRITE", "ALL"]).unwrap();
-    assert_eq!(info(&mut conn, "k").mode, "read");
-    assert_eq!(info(&mut conn, "k").holders[0].fence, write, "downgraded");
-    assert_eq!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", "5000"]), Some(write), "extended");
-    assert!(rw(&mut conn, "WRITE") > write, "upgraded again");
-}
-
-#[test]
 fn readers_of_one_lock_never_share_a_fence() {
     // Many grants within one microsecond of a clock that is behind: only the count of the last one tells them apart.
     let server = clocked(&[]);

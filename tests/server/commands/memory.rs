@@ -80,8 +80,7 @@ fn a_transaction_gets_what_needs_no_new_memory() {
 
 #[test]
 fn a_client_that_would_have_to_be_parked_is_refused_by_a_full_server() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k p QUEUE 60000", "nil")]);
     fill(&mut scene.conn, true);
     scene.play(&[
@@ -104,8 +103,7 @@ fn a_client_that_would_have_to_be_parked_is_refused_by_a_full_server() {
 #[test]
 fn owners_with_places_are_served_in_their_order_while_memory_is_short() {
     // What could go wrong: an owner with an offer is told OOM, and the lock lies idle until a later waiter has it.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k h", "#1"),
         ("LOCK.ACQUIRE k x QUEUE 60000", "nil"),
@@ -128,8 +126,7 @@ fn owners_with_places_are_served_in_their_order_while_memory_is_short() {
 fn a_refusal_for_want_of_memory_leaves_no_trace() {
     // A server that waits for the disk in the background writes its file later, and tells its length later.
     let saved = Server::setup().option("appendonly", "yes").option("appendfsync", "no");
-    let server = saved.option("enable-debug-command", "yes").start();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(saved.option("enable-debug-command", "yes").start());
     scene.play(&[
         ("LOCK.RW k a READ", "#1"),
         ("LOCK.RW k r READ", "#2"),

@@ -104,23 +104,6 @@ fn a_check_confirms_no_grant() {
 }
 
 #[test]
-fn an_offer_is_null() {
-    // Its owner does not know of it.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
-    let offered: &[Row] = &[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k a", "0"),
-        ("LOCK.CHECK k b", "nil"),
-        ("LOCK.CHECK k b WRITE", "nil"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "#2"),
-        ("LOCK.CHECK k b WRITE FENCE #2", "#2"),
-    ];
-    Player::new(&mut wire, Way::Plain).play(offered);
-}
-
-#[test]
 fn a_read_only_script_may_check() {
     let server = Server::new();
     let mut wire = Connection::resp2(&server);

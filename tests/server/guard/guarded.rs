@@ -264,19 +264,6 @@ fn the_error_of_a_command_is_its_reply_and_never_that_of_the_next_one() {
 }
 
 #[test]
-fn an_offer_is_null() {
-    // Its owner does not know of it, though others may see its fence.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("LOCK.RELEASE k a", "0")]);
-    let offered = server.connect().lock_info("k").unwrap().holders[0].fence;
-    let guarded = player.wire.say(&format!("LOCK.GUARD k b {offered} SET d x"));
-    assert_eq!(guarded, Reply::Null);
-    player.go_on(&[("LOCK.ACQUIRE k b QUEUE 60000", "#2"), ("LOCK.GUARD k b #2 SET d 1", "[#2 OK]")]);
-}
-
-#[test]
 fn a_guard_confirms_the_grant_of_its_owner() {
     // What could go wrong: a client gets its grant and guards a write at once over another connection. The grant is
     // taken back, because the connection that waited closes in the same turn.

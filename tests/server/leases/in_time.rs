@@ -81,22 +81,6 @@ fn extending_moves_the_end_either_way() {
 }
 
 #[test]
-fn asking_again_never_shortens_a_lease() {
-    // An owner that re-enters with a shorter lease would lose what the outer section still needs; and leases do not add
-    // up.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
-    let outer = lease(&mut conn, "LOCK.ACQUIRE kept a PX 4000");
-    lease(&mut conn, "LOCK.ACQUIRE kept a PX 600");
-    lease(&mut conn, "LOCK.ACQUIRE grown a PX 3000");
-    let inner = lease(&mut conn, "LOCK.ACQUIRE grown a PX 5000");
-    lapses.expect(0, &outer);
-    lapses.expect(0, &inner);
-    lapses.expect_no_more(&mut conn);
-}
-
-#[test]
 fn readers_of_one_key_end_one_by_one() {
     // One key has one entry in the index: after each reader's end it must stand at the next one's.
     let server = Server::new();

@@ -137,46 +137,6 @@ fn watchers_are_told_of_a_break() {
 }
 
 #[test]
-fn a_break_ends_what_a_free_key_is_kept_for() {
-    // What could go wrong: an operator who wants to free a key cannot, because it has no holder.
-    let server = Server::setup().lock_option("max-reserve-ms", "3600000").start();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.ACQUIRE j x PX 600000", "#1"),
-        ("m: LOCK.MACQUIRE 3 j k l m BLOCK 0", "waits"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
-        ("c: LOCK.ACQUIRE l c BLOCK 0", "waits"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode nil fence nil shares 0 holding 0 holders [] waiting 2 waiters [] reserved_by m]",
-        ),
-        // Not kept for that one.
-        ("LOCK.BREAK k b", "0"),
-        ("LOCK.BREAK k x", "0"),
-        ("b:", "waits"),
-        // No hold was ended, but what kept the key was.
-        ("LOCK.BREAK k m", "0"),
-        ("b:", "#2"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode write fence #2 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
-        ),
-        ("c:", "waits"),
-        ("LOCK.BREAK l", "0"),
-        ("c:", "#3"),
-        // The waiter that was passed waits still, and has its place.
-        ("m:", "waits"),
-        ("d: LOCK.ACQUIRE k d BLOCK 0", "waits"),
-        ("LOCK.RELEASE l c", "0"),
-        ("LOCK.RELEASE j x", "0"),
-        ("LOCK.RELEASE k b", "0"),
-        ("m:", "[#4 #5 #6]"),
-        ("LOCK.RELEASE k m", "0"),
-        ("d:", "#7"),
-    ]);
-}
-
-#[test]
 fn a_full_server_can_be_helped_by_a_break() {
     // What could go wrong: the lock that keeps a server full cannot be taken away because the server is full.
     let server = Server::new();
@@ -304,25 +264,6 @@ fn top_is_a_map_in_resp3_and_names_the_clients() {
     // As long as the one that has waited longest.
     assert!(keys[0].field("waited_ms").int() >= ages[0]);
     assert_eq!(Connection::resp3(&server).say("LOCK.TOP COUNT 100").field("waits").items().len(), 12);
-}
-
-#[test]
-fn top_finds_the_few_among_many() {
-    // What could go wrong: with more waiters than it keeps during its scan, it forgets the oldest.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut waiters = Vec::new();
-    for number in 0..150 {
-        let key = format!("k{}", number % 75);
-        conn.int(&["LOCK.ACQUIRE", &key, "x"]);
-        waiters.push(Connection::waiting(&server, &format!("LOCK.ACQUIRE {key} w{number} BLOCK 0")));
-    }
-    waiters.push(Connection::waiting(&server, "LOCK.ACQUIRE k70 last BLOCK 0"));
-    let top = Connection::resp2(&server).say("LOCK.TOP COUNT 3");
-    let owners: Vec<String> = top.field("waits").items().iter().map(|wait| wait.field("owner").text()).collect();
-    assert_eq!(owners, ["w0", "w1", "w2"]);
-    let keys: Vec<String> = top.field("keys").items().iter().map(|key| key.field("key").text()).collect();
-    assert_eq!(keys, ["k70", "k0", "k1"]);
 }
 
 #[test]

@@ -316,19 +316,6 @@ fn what_is_left_after_the_connection_lapses_and_subscribers_learn_of_both() {
 }
 
 #[test]
-fn the_end_of_a_connection_never_makes_a_lease_longer() {
-    // deadline = min(deadline, now + ms): a long grace is no extension.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut stage = Stage::new(&server);
-    stage.play(&[("s: LOCK.ACQUIRE k a PX 3000 SESSION 600000", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
-    stage.leave("s");
-    // The test has no patience for a grace of ten minutes: the hold ended by its own lease.
-    stage.play(&[("b:", "#2")]);
-    assert_eq!(lost(&mut conn), [("lapse".to_owned(), "a".to_owned())]);
-}
-
-#[test]
 fn a_hold_is_bound_to_one_connection_at_most() {
     // Bound to two it would end with the wrong one; to none, with neither.
     let server = Server::new();
@@ -372,30 +359,6 @@ fn a_hold_is_bound_to_one_connection_at_most() {
 /// Lets the server run a few turns of its event loop: what it does at the end of a turn is done.
 fn let_it_turn(conn: &mut Client) {
     (0..3).for_each(|_| drop(conn.get::<String>(&["PING"])));
-}
-
-#[test]
-fn a_client_that_comes_back_within_the_grace_goes_on_as_before() {
-    // This is what the grace is for; and the old connection must be forgotten.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut stage = Stage::new(&server);
-    stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 60000", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
-    stage.leave("s");
-    assert!(only_hold(&mut conn, "k").ttl_ms <= 60_000);
-    stage.play(&[("t: LOCK.EXTEND k a PX 600000 SESSION 30000", "#1")]);
-    let hold = only_hold(&mut conn, "k");
-    assert!(hold.ttl_ms > 500_000, "{hold:?}");
-    assert_eq!((hold.session, hold.client), (Some(30_000), Some(stage.waiter("t").id())));
-    stage.leave("t");
-    let hold = only_hold(&mut conn, "k");
-    assert!(hold.ttl_ms <= 30_000 && hold.client.is_none(), "{hold:?}");
-    // By ACQUIRE it is never made shorter, but the binding is the new one.
-    stage.play(&[("u: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1")]);
-    assert!(only_hold(&mut conn, "k").ttl_ms > 500_000);
-    stage.leave("u");
-    stage.play(&[("b:", "#2")]);
-    assert_eq!(lost(&mut conn), [("session".to_owned(), "a".to_owned())]);
 }
 
 #[test]

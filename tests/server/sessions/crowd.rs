@@ -48,23 +48,6 @@ fn ten_thousand_keys_of_one_connection_are_all_handed_on() {
 }
 
 #[test]
-fn ten_thousand_readers_of_one_connection_make_room_for_the_writer() {
-    // The writer may be granted when the last has gone, not before, and without a new request.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut holder = server.connect();
-    take(&mut holder, |number| format!("LOCK.RW k r{number} READ PX 600000 SESSION 0"));
-    assert_eq!(conn.lock_info("k").unwrap().holding, CROWD);
-    let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
-    drop(holder);
-    assert!(writer.read().int() > 0);
-    let info = conn.lock_info("k").unwrap();
-    assert_eq!((info.holding, info.holders[0].owner.as_slice()), (1, &b"w"[..]));
-    wait_for("all to be announced", || conn.info_number("lock", "lock_released") == CROWD as u64);
-    assert_eq!(conn.info("lock", "lock_session_holds"), "0");
-}
-
-#[test]
 fn ten_thousand_leases_are_cut_together() {
     // The same where the holds go on for a while.
     let server = Server::new();

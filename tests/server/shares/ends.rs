@@ -5,26 +5,8 @@ use crate::harness::transcript::Stage;
 use testbed::{LockInfo, Server, wait_for};
 
 #[test]
-fn shares_that_end_by_their_lease_make_room() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.SHARE k a 3 TAKE 2 PX 200", "#1"),
-        ("LOCK.SHARE k b 3 PX 60000", "#2"),
-        ("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits"),
-        ("c:", "#3"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode read fence #3 shares 3 holding 2 holders [] waiting 0 waiters [] reserved_by nil]",
-        ),
-    ]);
-    stage.until("lock_lapsed", 1);
-}
-
-#[test]
 fn shares_end_with_their_session() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(&[
         ("a: LOCK.SHARE k a 3 TAKE 3 SESSION 0", "#1"),
         ("c: LOCK.SHARE k c 3 BLOCK 0", "waits"),
@@ -32,20 +14,6 @@ fn shares_end_with_their_session() {
     ]);
     stage.leave("a");
     stage.play(&[("c:", "#2"), ("d:", "#3")]);
-}
-
-#[test]
-fn break_ends_all_shares_of_an_owner() {
-    let server = Server::new();
-    Stage::new(&server).play(&[
-        ("LOCK.SHARE k a 3 TAKE 2", "#1"),
-        ("LOCK.SHARE k b 3", "#2"),
-        ("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits"),
-        ("LOCK.BREAK k b", "1"),
-        ("c:", "waits"),
-        ("LOCK.BREAK k a", "1"),
-        ("c:", "#3"),
-    ]);
 }
 
 #[test]

@@ -56,9 +56,7 @@ fn a_call_from_another_module_is_tried_once() {
 #[test]
 fn a_request_without_block_does_not_pass_waiters() {
     // Every transaction would go before the whole queue.
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
+    Stage::alone().play(&[
         ("LOCK.RW k a READ", "#1"),
         ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
         ("t: MULTI", "OK"),
@@ -98,8 +96,7 @@ fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
 #[test]
 fn a_refused_request_stands_in_no_line() {
     // It has its answer; a place in the queue as well would get a lock for no client.
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(&[
         ("SET s text", "OK"),
         ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),

@@ -4,6 +4,7 @@
 //! seed. The choices are the same then, though not their order across clients, which the machine makes.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::dice::Dice;
 use crate::harness::lapses::alone;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -22,27 +23,6 @@ const SLACK: Duration = Duration::from_millis(5);
 /// keys and clients, which keep the size they had. So may its log of slow commands and the histories of commands'
 /// durations. A single waiter that is never unblocked costs 30 KB, so a hundred of them would show.
 const GROWTH: u64 = 3_000_000;
-
-/// Random numbers: splitmix64.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.roll() % (high - low + 1)
-    }
-
-    fn percent(&mut self, chance: u64) -> bool {
-        self.roll() % 100 < chance
-    }
-}
 
 /// A stretch of time in which an owner certainly holds a key.
 #[derive(Clone, Debug)]
