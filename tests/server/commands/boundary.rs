@@ -53,8 +53,7 @@ fn shape(arg: &Reply) -> String {
 #[test]
 fn command_info_and_docs_tell_clients_all_they_need() {
     // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let mut names = Vec::new();
     for row in COMMANDS.lines() {
         let [head, keys, args] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
@@ -111,8 +110,7 @@ fn command_info_and_docs_tell_clients_all_they_need() {
 #[test]
 fn command_getkeys_finds_the_one_key() {
     // Proxies and cluster clients ask the server for the keys of commands that they do not know.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for command in [
         "LOCK.ACQUIRE key owner PX 5 NOTE n",
         "LOCK.RW key owner READ",
@@ -140,8 +138,7 @@ fn command_getkeys_finds_the_one_key() {
 #[test]
 fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
     // To unload it would leave values that nothing can free.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let modules = wire.say("MODULE LIST").items();
     let lock = modules.iter().find(|module| module.field("name").text() == "lock").expect("listed");
     // Two digits a part: 1.2.3 is 10203. A release candidate has the number of its release.
@@ -155,8 +152,7 @@ fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
 #[test]
 fn a_lock_is_a_value_of_its_own_type() {
     // If a lock passed for a string, APPEND could overwrite it unnoticed.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for n in 0..20 {
         conn.int(&["LOCK.ACQUIRE", &format!("lock{n}"), "a"]);
         conn.ok(&["SET", &format!("string{n}"), "x"]);
@@ -177,8 +173,7 @@ fn a_lock_is_a_value_of_its_own_type() {
 #[test]
 fn a_lock_has_no_copy() {
     // A copy would be held twice, with one fence.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     assert!(conn.error(&["COPY", "k", "copy"]).starts_with("ERR"));
     assert!(conn.error(&["COPY", "k", "k", "DB", "1"]).starts_with("ERR"));
@@ -189,8 +184,7 @@ fn a_lock_has_no_copy() {
 #[test]
 fn deleted_and_flushed_locks_are_free_at_once_and_forgotten() {
     // The index of leases would grow for ever, or end a lock that was taken afterwards.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let ends: &[&[&str]] = &[
         &["DEL", "k"],
         &["UNLINK", "k"],
@@ -227,8 +221,7 @@ fn ttl(conn: &mut Client, key: &str) -> i64 {
 #[test]
 fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
     // The server would expire the key by the wall clock, without an effect, while the lease still runs.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.RW", "k", "a", "READ"]);
     assert_eq!(ttl(&mut conn, "k"), -1);
     for grant in [
@@ -256,8 +249,7 @@ fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
 #[test]
 fn info_lock_counts_what_happened() {
     // An operator who sees nothing lapse would not learn that leases are too short.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let text: String = conn.get(&["INFO", "lock"]);
     let names: Vec<_> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
     let fields = [
@@ -359,8 +351,7 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
 fn a_released_lock_is_freed_at_once_and_a_crowded_one_in_the_background() {
     // A lock without a holder has an effort of 0 to free, which servers take for "always in the background". Each
     // release then woke another thread. Valkey frees so by default.
-    let server = Server::setup().option("lazyfree-lazy-server-del", "yes").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().option("lazyfree-lazy-server-del", "yes").connected();
     for _ in 0..100 {
         conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
         conn.int(&["LOCK.RELEASE", "k", "a"]).unwrap();

@@ -115,8 +115,7 @@ fn all_keys_are_taken_or_none() {
 #[test]
 fn in_a_transaction_a_script_or_a_function_the_replies_are_the_same_and_nobody_waits() {
     // What could go wrong: a null within an array ends the array in a script, or the script waits for ever.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     wire.load_function();
     for way in [Way::Exec, Way::Script, Way::Function] {
         for rows in [WRITERS, READERS, OPTIONS, ONCE] {
@@ -150,8 +149,7 @@ fn the_replies_have_these_bytes_in_both_protocols() {
 #[test]
 fn the_lease_is_the_same_on_all_keys() {
     // What could go wrong: the lease of one key only is set, and the others end while the owner relies on them.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let leases = |conn: &mut testbed::Client| ["j", "k"].map(|key| conn.lock_info(key).unwrap().holders[0].ttl_ms);
     let mut expect = |command: &str, ms: i64| {
         conn.call(&command.split(' ').collect::<Vec<_>>()).unwrap();
@@ -168,8 +166,7 @@ fn the_lease_is_the_same_on_all_keys() {
 #[test]
 fn as_many_keys_can_be_named_as_the_limit_says_at_that_moment() {
     // What could go wrong: a limit that is off by one, or in force only after a restart.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let names: Vec<String> = (0..256).map(|number| format!("k{number}")).collect();
     let command = |count: usize| {
         let numkeys = count.to_string();
@@ -585,8 +582,7 @@ fn a_cycle_through_several_keys_is_refused() {
 fn the_keys_of_a_command_are_found_where_its_number_says() {
     // What could go wrong: a proxy or cluster client that asks the server sends the command to the node of the owner's
     // name.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for (command, keys) in [
         ("LOCK.MACQUIRE 2 j k a PX 5", &["j", "k"][..]),
         ("LOCK.MACQUIRE 1 j k", &["j"]),
@@ -606,8 +602,7 @@ fn the_keys_of_a_command_are_found_where_its_number_says() {
 #[test]
 fn a_waiter_for_several_keys_is_shown_as_one() {
     // What could go wrong: a waiter is counted once for each key, and a few reach the limit of waiters.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "j", "x"]).expect("free");
     let _waiter = Connection::waiting(&server, "LOCK.MACQUIRE 3 j k l m BLOCK 0");
     let seen = ["lock_waiters", "lock_contended_keys", "lock_queued"].map(|field| conn.info_number("lock", field));

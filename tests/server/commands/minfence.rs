@@ -46,7 +46,7 @@ fn raise(conn: &mut Client, key: &str, owner: &str, least: i64) -> i64 {
     fence.unwrap_or_else(|| panic!("{owner} does not hold {key}"))
 }
 
-fn leave(conn: &mut Client, key: &str, owner: &str) {
+pub(super) fn leave(conn: &mut Client, key: &str, owner: &str) {
     assert_eq!(conn.int(&["LOCK.RELEASE", key, owner, "ALL"]), Some(0));
 }
 

@@ -25,3 +25,8 @@ impl Dice {
         faces[self.roll(faces.len() as u64) as usize]
     }
 }
+
+/// A number that the environment may name.
+pub(crate) fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}

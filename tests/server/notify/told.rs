@@ -104,8 +104,7 @@ fn a_grant_that_its_client_did_not_receive_tells_the_owner() {
 #[test]
 fn a_message_comes_behind_the_keyspace_events_of_its_step() {
     // A client that hears of both knows then what happened.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.ok(&["CONFIG", "SET", "notify-keyspace-events", "Ed"]);
     let mut wire = Connection::resp2(&server);
     wire.say("PSUBSCRIBE *");

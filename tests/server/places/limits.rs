@@ -103,8 +103,7 @@ fn no_more_bytes_of_parked_clients_than_may_be() {
 #[test]
 fn an_owner_has_no_more_places_than_may_be() {
     // All places of an owner are searched for deadlocks together. One connection could let it have a hundred thousand.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for n in 0..257 {
         let key = format!("k{n}");
         conn.int(&["LOCK.ACQUIRE", &key, "h", "PX", "600000"]).expect("free");

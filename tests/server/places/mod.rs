@@ -2,7 +2,7 @@
 //! One test for each row of the tables of corners.
 
 mod asking;
-mod away;
+pub(crate) mod away;
 mod clients;
 mod keys;
 mod leaving;

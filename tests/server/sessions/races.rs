@@ -17,8 +17,7 @@ pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
 #[test]
 fn a_hold_that_was_granted_after_a_wait_is_bound_as_well() {
     // The grant is made in the step of another client, whose connection it must not be bound to.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for give in ["LOCK.RELEASE k a", "LOCK.EXTEND k a PX 1", "DEL k", "LOCK.BREAK k"] {
         let mut stage = Stage::new(&server);
         stage.play(&[
@@ -44,8 +43,7 @@ fn a_hold_that_was_granted_after_a_wait_is_bound_as_well() {
 fn a_client_that_leaves_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_granted() {
     // Rolled back as undelivered and ended as a closed session: it must be one of the two, once.
     for session in ["SESSION 0", "SESSION 600000", ""] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
         let first = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w1 PX 600000 BLOCK 0 {session}"));
         let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k w2 PX 600000 BLOCK 0");
@@ -66,8 +64,7 @@ fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
     // What could go wrong: a request in that moment settles the lock, and the reader loses what it never bound to
     // anything.
     for grace in ["0", "300"] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         for owner in ["a", "b"] {
             conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).unwrap();
         }
@@ -85,8 +82,7 @@ fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
 fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
     // What could go wrong: the event of the old one's end comes after the new one, and removes the entry that leads to
     // it.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("DEBUG SET-ACTIVE-EXPIRE 0", "OK"),
@@ -118,8 +114,7 @@ fn what_is_asked_for_in_the_turn_of_the_close_finds_the_hold_ended() {
         ("SWAPDB 0 3", Reply::simple("OK")),
         ("DEL k", Reply::Int(1)),
     ] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         let mut holder = Connection::resp2(&server);
         holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
         let mut pipe = Connection::resp2(&server);
@@ -145,8 +140,7 @@ fn what_is_asked_for_in_the_turn_of_the_close_finds_the_hold_ended() {
 #[test]
 fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
     // It is closed when its command is done: what it takes after that is bound to it still.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut holder = Connection::resp2(&server);
     let id = holder.id();
     let kill = format!("CLIENT KILL ID {id} SKIPME no");
@@ -164,8 +158,7 @@ fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
 fn connections_that_close_together_each_leave_what_is_theirs() {
     // Found while the server works off others; and waiters are granted in between, bound to connections that close as
     // well.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut all: Vec<Connection> = (0..60).map(|_| Connection::resp2(&server)).collect();
     for (number, holder) in all.iter_mut().enumerate() {
         let command = format!("LOCK.RW shared r{number} READ PX 600000 SESSION 0");
@@ -199,8 +192,7 @@ fn take_and_give_back(conn: &mut Client, count: usize) {
 #[test]
 fn a_connection_that_lives_long_leaves_no_growth() {
     // What is remembered of each hold would grow with all the locks that a client ever took.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     take_and_give_back(&mut conn, 10_000);
     let before = conn.info_number("memory", "used_memory");
     take_and_give_back(&mut conn, 100_000);

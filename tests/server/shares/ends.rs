@@ -19,8 +19,7 @@ fn shares_end_with_their_session() {
 #[test]
 fn shares_whose_client_was_killed_before_it_was_told_are_taken_back_all_of_them() {
     // What could go wrong: one count is taken back, as of any other grant, and the rest holds the limit for a lease.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[("LOCK.SHARE k a 3 TAKE 3 PX 600000", "#1")]);
     let killed = Connection::waiting(&server, "LOCK.SHARE k b 3 TAKE 3 PX 600000 BLOCK 0");
@@ -59,8 +58,7 @@ fn shares_outlive_a_restart_and_are_those_of_the_next_primary() {
 #[test]
 fn a_thousand_owners_share_no_more_than_the_limit() {
     // What could go wrong: the sum of all counts is kept beside them, and goes out of step.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for owner in 0..1000 {
         let take = (owner % 3 + 1).to_string();
         assert!(conn.int(&["LOCK.SHARE", "k", &format!("o{owner}"), "2000", "TAKE", &take]).is_some() || owner > 990);

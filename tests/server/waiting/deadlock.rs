@@ -118,8 +118,7 @@ fn a_long_cycle_is_found_and_its_text_is_cut() {
             "DEADLOCK o63 -> k0 -> o0 -> k1 -> o1 -> k2 -> o2 -> k3 -> o3 -> k4 -> o4 -> k5 -> o5 -> k6 -> o6 -> k7 -> ... (56 more)",
         ),
     ] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         for at in 0..owners {
             conn.int(&["LOCK.ACQUIRE", &format!("k{at}"), &format!("o{at}"), "PX", "60000"]);
         }

@@ -303,8 +303,7 @@ fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
         }
         let mut writer = scene.wait("shared", "w");
         // Another database, which FLUSHDB leaves alone.
-        let mut five = scene.server.connect();
-        five.ok(&["SELECT", "5"]);
+        let mut five = scene.server.connect_in("5");
         five.int(&["LOCK.ACQUIRE", "k0", "a", "PX", "600000"]).unwrap();
         let mut elsewhere = Connection::waiting_in(&scene.server, 5, "LOCK.ACQUIRE k0 e PX 600000 BLOCK 0");
         scene.sent();
@@ -397,8 +396,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
     b.only_reply().int();
     assert!(c.is_waiting());
     assert_eq!(scene.sent(), ["MOVE k 1", "HOLD k b 0 1"]);
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     assert_eq!(holders(&mut one, "k"), ["a"]);
     // The waiters there wait for a, and the waiters here for b.
     let mut there = Connection::waiting_in(&scene.server, 1, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
@@ -408,8 +406,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
     assert_eq!(one.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
     there.only_reply().int();
     scene.survives("k", "c");
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     assert_eq!(holders(&mut one, "k"), ["d"]);
 }
 
@@ -417,8 +414,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
 fn waiters_stay_with_the_number_when_databases_are_swapped() {
     // Locks go with their data: a waiter finds a free key, another holder, or something else than a lock.
     let mut scene = Scene::new();
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     let in_one = |command: &str| Connection::waiting_in(&scene.server, 1, command);
     // Held on both sides.
     one.int(&["LOCK.ACQUIRE", "both", "B", "PX", "600000"]).unwrap();
@@ -445,8 +441,7 @@ fn waiters_stay_with_the_number_when_databases_are_swapped() {
     both_one.only_reply().int();
     scene.survives("alone", "y0");
     assert_eq!(holders(&mut scene.conn, "both"), ["x0"]);
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     assert_eq!((holders(&mut one, "both"), holders(&mut one, "alone")), (vec!["x1".into()], vec!["A".into()]));
 }
 

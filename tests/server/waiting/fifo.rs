@@ -127,8 +127,7 @@ fn an_owner_that_the_server_makes_learns_its_name_with_its_grant() {
 #[test]
 fn a_waiter_is_answered_in_the_protocol_that_it_speaks() {
     // The reply is written by another call than that of the command.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     let mut waiters = [Connection::resp3(&server), Connection::resp3(&server), Connection::resp3(&server)];
     let commands = ["LOCK.ACQUIRE k b BLOCK 0", "LOCK.ACQUIRE k c BLOCK 1", "LOCK.ACQUIRE k * BLOCK 0"];
@@ -151,8 +150,7 @@ fn a_waiter_is_answered_in_the_protocol_that_it_speaks() {
 fn a_wait_with_a_limit_ends_with_null_when_its_time_is_up() {
     // Too early, and the client gives up what it was about to get; too late or never, and its own timeouts end the
     // wait.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     for limit in [1, 50, 200] {
         let limit_ms = limit.to_string();
@@ -216,8 +214,7 @@ fn a_wait_without_a_limit_outlasts_those_with_one() {
 #[test]
 fn limits_of_waits_do_not_follow_the_wall_clock() {
     // NTP or an operator sets the clock: no wait may end early, nor last for an hour more.
-    let server = Server::setup().wall_offset("+0").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().wall_offset("+0").connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     let mut long = Connection::waiting(&server, "LOCK.ACQUIRE k long BLOCK 60000");
     server.set_wall_offset("+1h");
@@ -337,8 +334,7 @@ fn commands_sent_behind_one_that_waits_are_answered_behind_it() {
 fn a_waiter_after_a_time_without_waiters_is_granted_all_the_same() {
     // The module subscribes to the server's event-loop turns while there is a waiter, and stops when it has seen that
     // there is none.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for _ in 0..3 {
         for end in [&["LOCK.RELEASE", "k", "a"][..], &["DEL", "k"]] {
             conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
@@ -355,8 +351,7 @@ fn a_waiter_after_a_time_without_waiters_is_granted_all_the_same() {
 fn a_long_line_is_served_to_the_last_in_order() {
     // What is done in slices may lose its place between two of them, or pass a waiter.
     const READERS: usize = 300;
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     let mut line: Vec<Connection> = Vec::new();
     let mut stand = |owner: &str, mode: &str| {

@@ -41,8 +41,7 @@ fn a_call_from_another_module_is_tried_once() {
     // That module needs its reply now, and its client did not ask to wait.
     const INTEGER: i64 = 2;
     const NULL: i64 = 4;
-    let server = Server::setup().probe_module().start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().probe_module().connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     assert_eq!(conn.int(&["PANIC.CALL", "LOCK.ACQUIRE"]), Some(NULL));
     assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
@@ -72,8 +71,7 @@ fn a_request_without_block_does_not_pass_waiters() {
 fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
     // On some servers such a client cannot be made to wait: it must not stand in the queue then, with no client to
     // answer.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let held = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     let mut waiter = Connection::resp3(&server);
     assert!(matches!(waiter.say("SUBSCRIBE news"), Reply::Push(_)));

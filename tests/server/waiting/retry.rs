@@ -98,8 +98,7 @@ fn what_was_granted_to_a_connection_that_broke_afterwards_is_confirmed_by_the_ne
 fn a_retry_that_cannot_wait_leaves_the_place_as_it_was() {
     // The old connection would be answered null, the new one too, and no client would wait for the owner any more.
     const RETRY: [&str; 7] = ["LOCK.ACQUIRE", "k", "b", "BLOCK", "0", "RETRY", "1"];
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
     let mut old = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
     let mut last = Connection::waiting(&server, "LOCK.ACQUIRE k c BLOCK 0");
