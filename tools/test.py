@@ -56,8 +56,8 @@ ON_EACH_SERVER = [
 ]
 # What no server changes: documents are compared, or the module alone decides. These run on the first server only.
 ONCE = [
-    *(f"commands::minfence::{name}" for name in ("a_fence_", "a_hold_", "a_waiter_", "an_offer_", "readers_")),
-    *("commands::minfence_attack::", "commands::replies_syntax::", "commands::state::"),
+    *(f"commands::minfence::{name}" for name in ("a_fence_", "a_hold_", "a_waiter_")),
+    *("commands::replies_syntax::", "commands::state::"),
     *(f"docs::documents::{name}" for name in ("every_command_", "every_program_", "the_front_page_")),
     *(f"docs::documents::the_page_of_a_command_{name}" for name in ("has_", "names_")),
     *("docs::quorum::the_program_", "docs::reference::", "harness::", "operators::dashboard::"),

@@ -321,25 +321,14 @@ fn play(sets: Vec<Histories>, part: usize, full: [u64; PARTS], shorter: [u64; PA
 macro_rules! every_history {
     ($($set:ident: $full:expr, $shorter:expr;)*) => {$(
         mod $set {
-            #[test]
-            fn agrees_with_the_model_1() {
-                super::play(super::$set(), 0, $full, $shorter);
-            }
-
-            #[test]
-            fn agrees_with_the_model_2() {
-                super::play(super::$set(), 1, $full, $shorter);
-            }
-
-            #[test]
-            fn agrees_with_the_model_3() {
-                super::play(super::$set(), 2, $full, $shorter);
-            }
-
-            #[test]
-            fn agrees_with_the_model_4() {
-                super::play(super::$set(), 3, $full, $shorter);
-            }
+            every_history!($set, $full, $shorter; agrees_with_the_model_1 0, agrees_with_the_model_2 1);
+            every_history!($set, $full, $shorter; agrees_with_the_model_3 2, agrees_with_the_model_4 3);
+        }
+    )*};
+    ($set:ident, $full:expr, $shorter:expr; $($test:ident $part:expr),*) => {$(
+        #[test]
+        fn $test() {
+            super::play(super::$set(), $part, $full, $shorter);
         }
     )*};
 }

@@ -1,32 +1,25 @@
 //! Places, case by case: requests with QUEUE that come again, late, over another connection or never.
 
 use crate::waiting::{at, world};
-use lock_core::model::hold::Mode::{Read, Write};
-use lock_core::model::request::{Amount, Wait};
-use lock_core::model::time::Millis;
-use naive_model::play::is_granted;
+use lock_core::model::hold::Mode::Write;
 use naive_model::words::Answer;
 use naive_model::words::Rules;
-use naive_model::world::{Op, RULES, World, release};
+use naive_model::world::{RULES, World};
 
 #[test]
 fn places_are_served_in_the_order_of_their_first_requests_however_often_they_ask_again() {
     // What could go wrong: asking again moves an owner back, or a late request passes it.
     let mut world = world();
-    world.holds(b'h', Write, b"k");
-    for owner in *b"abc" {
-        assert_eq!(world.polls(owner, Write, b"k", 50), Answer::Placed);
+    world.play("h writes k.");
+    for owner in ["a", "b", "c"] {
+        world.play(&format!("{owner} polls to write k keeping 50 ms."));
     }
-    for owner in *b"cbacb" {
-        world.pass(10);
-        assert_eq!(world.polls(owner, Write, b"k", 50), Answer::Unavailable);
+    for owner in ["c", "b", "a", "c", "b"] {
+        world.play(&format!("10 ms. {owner} polls to write k keeping 50 ms: Unavailable."));
     }
-    for owner in *b"abc" {
-        let holder = world.at(b'k').0[0];
-        world.release(holder, b"k");
-        assert_eq!((world.at(b'k').0, world.offered(b'k')), (vec![owner], vec![owner]));
-        assert!(is_granted(&world.polls(owner, Write, b"k", 50)));
-        assert_eq!(world.offered(b'k'), b"");
+    for (holder, next) in [("h", "a"), ("a", "b"), ("b", "c")] {
+        world.play(&format!("{holder} leaves k. k is offered to {next}."));
+        world.play(&format!("{next} polls to write k keeping 50 ms: Granted. k is offered to -."));
         assert_eq!(world.naive.rows[0].writes, 1, "asking again does not count");
     }
 }
@@ -35,14 +28,13 @@ fn places_are_served_in_the_order_of_their_first_requests_however_often_they_ask
 fn dead_owners_hold_a_line_up_for_the_time_of_their_places_all_together() {
     // Redisson's fair lock waits for each of them in turn.
     let mut world = world();
-    world.holds(b'h', Write, b"k");
+    world.play("h writes k.");
     for dead in 0..20 {
         assert_eq!(world.polls(dead, Write, b"k", 50), Answer::Placed);
     }
-    world.polls(b'z', Write, b"k", 500);
-    world.release(b'h', b"k");
+    world.play("z polls to write k keeping 500 ms. h leaves k.");
     assert_eq!(world.offered(b'k'), [0]);
-    world.pass(51);
+    world.play("51 ms.");
     assert_eq!((world.at(b'k'), world.offered(b'k')), (at(b"z", b""), vec![b'z']));
 }
 
@@ -50,12 +42,12 @@ fn dead_owners_hold_a_line_up_for_the_time_of_their_places_all_together() {
 fn a_place_that_is_due_while_nothing_can_be_granted_has_its_time_again() {
     // Its owner could not ask: its requests were held back, or refused.
     let mut world = world();
-    world.holds(b'h', Write, b"k");
+    world.play("h writes k.");
     let mut kept = 0;
     world.some_places_are_overdue = true;
     for owner in 0..8 {
         world.polls(owner, Write, b"k", 50);
-        world.pass(52);
+        world.play("52 ms.");
         kept = world.at(b'k').1.len();
         if kept > 0 {
             break;
@@ -64,39 +56,31 @@ fn a_place_that_is_due_while_nothing_can_be_granted_has_its_time_again() {
     assert_eq!(kept, 1, "the world did not stop granting");
     world.some_places_are_overdue = false;
     // It is looked at each second, and has its time from then on.
-    world.pass(1_001);
-    world.pass(49);
+    world.play("1001 ms. 49 ms.");
     assert_eq!(world.at(b'k').1.len(), 1);
-    world.pass(2);
+    world.play("2 ms.");
     assert_eq!(world.at(b'k').1.len(), 0);
 }
 
 #[test]
 fn a_place_that_nobody_asks_for_again_ends_and_one_that_is_asked_for_does_not() {
     let mut world = world();
-    world.holds(b'h', Write, b"k");
-    world.polls(b'a', Write, b"k", 20);
-    world.polls(b'b', Write, b"k", 20);
+    world.play("h writes k. a polls to write k keeping 20 ms. b polls to write k keeping 20 ms.");
     for _ in 0..200 {
-        world.pass(5);
-        world.polls(b'b', Write, b"k", 20);
+        world.play("5 ms. b polls to write k keeping 20 ms: Unavailable.");
     }
-    assert_eq!(world.at(b'k'), at(b"h", b"b"));
+    world.play("k: h/b.");
 }
 
 #[test]
 fn a_second_connection_takes_a_place_over_and_a_poll_beside_it_leaves_it() {
     let mut world = world();
-    world.holds(b'h', Write, b"k");
-    assert_eq!(world.polls_for(b'a', Write, b"k", 50, Wait::For(Millis(30))), Answer::Queued);
-    world.polls(b'b', Write, b"k", 500);
-    assert_eq!(world.polls(b'a', Write, b"k", 50), Answer::Unavailable);
-    assert_eq!(world.polls_for(b'a', Write, b"k", 50, Wait::For(Millis(30))), Answer::Queued);
+    world.play(
+        "h writes k. a waits to write k within 30 ms keeping 50 ms. b polls to write k keeping 500 ms. \
+         a polls to write k keeping 50 ms: Unavailable. a waits to write k within 30 ms keeping 50 ms.",
+    );
     // Its BLOCK is over, and then its place.
-    world.pass(31);
-    assert_eq!(world.at(b'k'), at(b"h", b"ab"));
-    world.release(b'h', b"k");
-    assert_eq!(world.offered(b'k'), b"a");
+    world.play("31 ms. k: h/ab. h leaves k. k is offered to a.");
 }
 
 #[test]
@@ -104,21 +88,16 @@ fn an_offer_of_several_keys_is_collected_as_a_whole_or_not_at_all() {
     // What could go wrong: an owner learns of a fence on one key while another has the other key.
     for broken in [false, true] {
         let mut world = world();
-        world.holds(b'h', Write, b"j");
-        assert_eq!(world.polls(b'a', Write, b"jk", 50), Answer::Placed);
-        world.polls(b'b', Write, b"k", 50);
-        world.release(b'h', b"j");
-        assert_eq!((world.offered(b'j'), world.offered(b'k')), (vec![b'a'], vec![b'a']));
-        assert_eq!(world.polls(b'a', Write, b"kj", 50), Answer::OtherKeys);
-        assert_eq!(world.polls(b'a', Read, b"jk", 50), Answer::OtherMode);
+        world.play(
+            "h writes j. a polls to write jk keeping 50 ms. b polls to write k keeping 50 ms. h leaves j. \
+             j is offered to a. k is offered to a. a polls to write kj keeping 50 ms: OtherKeys. \
+             a polls to read jk keeping 50 ms: OtherMode.",
+        );
         if broken {
-            world.then(&Op::Delete { key: b'j' });
-            world.holds(b'x', Write, b"j");
-            assert_eq!(world.polls(b'a', Write, b"jk", 50), Answer::Placed, "judged anew");
-            assert_eq!((world.at(b'j'), world.offered(b'k')), (at(b"x", b"a"), vec![b'b']));
+            // Judged anew.
+            world.play("j is deleted. x writes j. a polls to write jk keeping 50 ms. j: x/a. k is offered to b.");
         } else {
-            assert!(is_granted(&world.polls(b'a', Write, b"jk", 50)));
-            assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b""), at(b"a", b"b")));
+            world.play("a polls to write jk keeping 50 ms: Granted. j: a/-. k: a/b.");
         }
     }
 }
@@ -128,68 +107,47 @@ fn a_key_that_its_owner_held_before_is_no_part_of_an_offer() {
     // What could go wrong: what an owner works with is taken back because it did not ask again for another key.
     for released in [false, true] {
         let mut world = world();
-        world.holds(b'a', Write, b"j");
-        world.holds(b'h', Write, b"k");
-        assert_eq!(world.polls(b'a', Write, b"jk", 20), Answer::Placed);
-        world.release(b'h', b"k");
-        assert_eq!((world.offered(b'j'), world.offered(b'k')), (vec![], vec![b'a']));
+        world.play(
+            "a writes j. h writes k. a polls to write jk keeping 20 ms. h leaves k. j is offered to -. \
+             k is offered to a.",
+        );
         if released {
             // Others have it now: the rest is given back, and the request waits anew.
-            world.then(&Op::Delete { key: b'j' });
-            world.holds(b'x', Write, b"j");
-            assert_eq!(world.polls(b'a', Write, b"jk", 20), Answer::Placed);
-            assert_eq!(world.offered(b'k'), b"");
+            world.play("j is deleted. x writes j. a polls to write jk keeping 20 ms. k is offered to -.");
         } else {
-            world.pass(21);
-            assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b""), at(b"", b"")));
+            world.play("21 ms. j: a/-. k: -/-.");
         }
     }
 }
 
 #[test]
 fn a_release_ends_the_place_and_the_offer_of_its_owner() {
-    let mut world = world();
-    world.holds(b'h', Write, b"k");
-    world.polls(b'a', Write, b"k", 50);
-    let release = |amount| release(b'a', b"k", amount);
-    world.then(&release(Amount::To(1)));
-    assert_eq!(world.at(b'k'), at(b"h", b"a"));
-    world.then(&release(Amount::One));
-    assert_eq!((world.at(b'k'), world.last.clone()), (at(b"h", b""), Some(Answer::Released(vec![None]))));
-    world.polls(b'a', Write, b"k", 50);
-    world.release(b'h', b"k");
-    world.then(&release(Amount::One));
-    assert_eq!((world.at(b'k'), world.last.clone()), (at(b"", b""), Some(Answer::Released(vec![Some(0)]))));
+    world().play(
+        "h writes k. a polls to write k keeping 50 ms. a keeps 1 k. k: h/a. a gives back one k: nil. k: h/-. \
+         a polls to write k keeping 50 ms. h leaves k. a gives back one k: 0. k: -/-.",
+    );
 }
 
 #[test]
 fn limits_of_places_and_of_clients_are_two() {
     // A request whose place stands is answered as one that does not wait, and keeps its place.
     let mut world = World::new(Rules { waiters_max: 1, places_max: 2, ..RULES });
-    world.holds(b'h', Write, b"k");
-    assert_eq!(world.polls(b'a', Write, b"k", 50), Answer::Placed);
-    assert_eq!(world.polls_for(b'b', Write, b"k", 50, Wait::Forever), Answer::Queued);
-    assert_eq!(world.polls_for(b'a', Write, b"k", 50, Wait::Forever), Answer::Unavailable);
-    assert_eq!(world.ask(b'c', Write, b"k"), Answer::TooManyWaiters);
-    assert_eq!(world.polls(b'c', Write, b"k", 50), Answer::TooManyPlaces);
-    assert_eq!(world.at(b'k'), at(b"h", b"ab"));
+    world.play(
+        "h writes k. a polls to write k keeping 50 ms. b waits to write k keeping 50 ms. \
+         a asks to write k keeping 50 ms: Unavailable. c asks to write k: TooManyWaiters. \
+         c polls to write k keeping 50 ms: TooManyPlaces. k: h/ab.",
+    );
 }
 
 #[test]
 fn two_offers_of_which_both_keys_are_renamed_onto_one_another_are_both_remembered() {
     // What could go wrong: both offers are without a hold for a moment. Only the last one of these was remembered, so
     // the request for the keys of the other one was taken for a request for other keys.
-    let mut world = world();
-    world.holds(b'h', Write, b"j");
-    for owner in *b"ab" {
-        assert_eq!(world.polls(owner, Read, b"jk", 50), Answer::Placed);
-    }
-    world.release(b'h', b"j");
-    assert_eq!((world.offered(b'j'), world.offered(b'k')), (b"ab".to_vec(), b"ab".to_vec()));
-    world.then(&Op::Rename { from: b'j', to: b'k' });
-    for owner in *b"ab" {
-        assert!(is_granted(&world.polls(owner, Read, b"jk", 50)));
-    }
+    world().play(
+        "h writes j. a polls to read jk keeping 50 ms. b polls to read jk keeping 50 ms. h leaves j. \
+         j is offered to ab. k is offered to ab. j becomes k. a polls to read jk keeping 50 ms: Granted. \
+         b polls to read jk keeping 50 ms: Granted.",
+    );
 }
 
 #[test]
@@ -197,13 +155,8 @@ fn a_waiter_for_which_the_collection_of_an_offer_makes_room_is_not_passed_by_tho
     // What could go wrong: b is served past a, since it holds the key for writing by an offer. That leaves it a read
     // hold, beside which there is room for one holder more. c is tried behind b, since it waits for l too.
     let mut world = World::new(Rules { holders_max: 2, ..RULES });
-    world.holds(b'h', Write, b"k");
-    world.holds(b'h', Write, b"l");
-    for owner in *b"abc" {
-        world.waits(owner, Read, b"k");
-    }
-    world.waits(b'c', Write, b"l");
-    world.is_offered(b'b', Write, b'j');
-    world.then(&Op::Rename { from: b'j', to: b'k' });
-    assert_eq!(world.at(b'k'), at(b"ab", b"c"));
+    world.play(
+        "h writes k. h writes l. a waits to read k. b waits to read k. c waits to read k. c waits to write l. \
+         x writes j. b polls to write j keeping 50 ms. x leaves j. j is offered to b. j becomes k. k: ab/c.",
+    );
 }

@@ -295,6 +295,16 @@ pub(crate) fn cases() -> u32 {
     ProptestConfig::default().cases.max(if is_full() { 4_000 } else { 500 })
 }
 
+/// A world in which some requests cannot wait, and some places are due when nothing can be granted.
+fn waiting(mut world: World) -> World {
+    (world.some_cannot_wait, world.some_places_are_overdue) = (true, true);
+    world
+}
+
+fn play(mut world: World, ops: &[Op]) {
+    ops.iter().for_each(|op| world.then(op));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
@@ -305,24 +315,14 @@ proptest! {
         ops in vec(op(), 1..80),
     ) {
         // What could go wrong: anything. The model has no index, no trees, no effects and no verdicts.
-        let mut world = World::new(Rules { holders_max, ended_max, ..RULES });
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(World::new(Rules { holders_max, ended_max, ..RULES }), &ops);
     }
 
     #[test]
     fn core_replica_and_model_agree_on_waiters(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
         // What could go wrong: a waiter that could be served waits, or one that should wait is served; a deadlock is
         // missed, or reported where there is none.
-        let mut world = World::new(rules);
-        world.some_cannot_wait = true;
-        world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(waiting(World::new(rules)), &ops);
     }
 
     #[test]
@@ -333,13 +333,7 @@ proptest! {
     ) {
         // What could go wrong: a cycle of two or three holders is missed when a search is given up; or a search that is
         // given up halfway finds a cycle that is none, or is counted though nobody waits for the requester.
-        let mut world = World::searching(Rules { detects: true, ..rules }, units);
-        world.some_cannot_wait = true;
-        world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(waiting(World::searching(Rules { detects: true, ..rules }, units)), &ops);
     }
 
     #[test]
@@ -351,13 +345,7 @@ proptest! {
         // What could go wrong: what a step leaves is forgotten, done out of order, or never comes to an end; a key that
         // it closes had changed, or another takes its index.
         let holders_max = if few { rules.holders_max } else { 9 };
-        let mut world = World::new(Rules { holders_max, small_steps: true, ..rules });
-        world.some_cannot_wait = true;
-        world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(waiting(World::new(Rules { holders_max, small_steps: true, ..rules })), &ops);
     }
 
     #[test]
@@ -367,11 +355,7 @@ proptest! {
         ops in vec(with_fences(op()), 1..80),
     ) {
         // What could go wrong: a fence that a client asks for goes back, or is given twice, or carries the clock away.
-        let mut world = World::new(Rules { holders_max, ended_max, ..RULES });
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(World::new(Rules { holders_max, ended_max, ..RULES }), &ops);
     }
 
     #[test]
@@ -379,13 +363,7 @@ proptest! {
         rules in rules(),
         ops in vec(with_fences(op_with_shares_and_waiting()), 1..60),
     ) {
-        let mut world = World::new(rules);
-        world.some_cannot_wait = true;
-        world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(waiting(World::new(rules)), &ops);
     }
 
     #[test]
@@ -394,11 +372,7 @@ proptest! {
         ended_max in ended_max(),
         ops in vec(op_with_shares(), 1..80),
     ) {
-        let mut world = World::new(Rules { holders_max, ended_max, ..RULES });
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(World::new(Rules { holders_max, ended_max, ..RULES }), &ops);
     }
 
     #[test]
@@ -409,13 +383,7 @@ proptest! {
     ) {
         // What could go wrong: as above, about the sum of reads, by which each waiter is judged with its own limit.
         let holders_max = if few { rules.holders_max } else { 9 };
-        let mut world = World::new(Rules { holders_max, ..rules });
-        world.some_cannot_wait = true;
-        world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(waiting(World::new(Rules { holders_max, ..rules })), &ops);
     }
 
     #[test]
@@ -423,10 +391,7 @@ proptest! {
         // What could go wrong: a key that is waited for expires unnoticed, and all wait for a lock that nobody holds.
         let mut world = World::new(rules);
         world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(world, &ops);
     }
 
     #[test]
@@ -438,9 +403,6 @@ proptest! {
         let mut world = World::new(rules);
         world.memory_is_short = true;
         world.some_places_are_overdue = true;
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
+        play(world, &ops);
     }
 }

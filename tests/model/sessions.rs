@@ -6,42 +6,29 @@ use lock_core::model::hold::Mode::{Read, Write};
 use lock_core::model::hold::Session;
 use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{Acquire, Amount, Begun, Operation, Outcome, Request, Wait};
+use lock_core::model::request::{Acquire, Begun, Operation, Outcome, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
-use naive_model::play::{LONG, plain};
+use naive_model::play::plain;
 use naive_model::words::Answer;
 use naive_model::words::Rules;
-use naive_model::world::{Op, RULES, Side, acquire, limits, release};
+use naive_model::world::{RULES, Side, limits};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 
 #[test]
 fn what_ends_with_its_connection_is_handed_on() {
     // What could go wrong: the next in the queue waits for the timer, or for ever.
-    let mut world = world();
-    world.binds(b'a', Write, b"jk", (0, 0));
-    world.waits(b'b', Write, b"j");
-    world.waits(b'c', Write, b"jk");
-    world.closes(0);
-    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"b", b"c"), at(b"", b"c")));
+    world().play("a writes jk by 0. b waits to write j. c waits to write jk. client 0 closes. j: b/c. k: -/c.");
 }
 
 #[test]
 fn what_is_bound_outlives_its_connection_by_its_grace_and_no_more() {
     // What could go wrong: the grace is forgotten, or lengthens a lease.
     let mut world = world();
-    world.binds(b'a', Write, b"j", (0, 10));
-    world.waits(b'b', Write, b"j");
-    world.closes(0);
-    world.pass(9);
-    assert_eq!(world.at(b'j'), at(b"a", b"b"));
-    world.pass(1);
-    assert_eq!(world.at(b'j'), at(b"b", b""));
-    world.binds(b'b', Write, b"k", (1, LONG * 2));
-    world.closes(1);
-    world.pass(LONG);
-    assert_eq!(world.at(b'k'), at(b"", b""));
+    world.play("a writes j by 0+10. b waits to write j. client 0 closes. 9 ms. j: a/b. 1 ms. j: b/-.");
+    // No longer than its lease.
+    world.play("b writes k by 1+200000. client 1 closes. 100000 ms. k: -/-.");
 }
 
 #[test]
@@ -49,35 +36,16 @@ fn an_owner_that_comes_back_inside_the_grace_binds_anew() {
     // What could go wrong: the grace of the old connection ends what the new one holds.
     for extends in [true, false] {
         let mut world = world();
-        world.binds(b'a', Write, b"j", (0, 10));
-        world.closes(0);
-        world.pass(5);
-        if extends {
-            world.extends(b'a', b'j', Some((0, 20)));
-        } else {
-            world.binds(b'a', Write, b"j", (0, 20));
-        }
-        world.pass(50);
-        assert_eq!(world.at(b'j'), at(b"a", b""));
-        world.closes(0);
-        world.pass(19);
-        assert_eq!(world.at(b'j'), at(b"a", b""));
-        world.pass(1);
-        assert_eq!(world.at(b'j'), at(b"", b""));
+        world.play("a writes j by 0+10. client 0 closes. 5 ms.");
+        world.play(if extends { "a extends j by 0+20." } else { "a writes j by 0+20." });
+        world.play("50 ms. j: a/-. client 0 closes. 19 ms. j: a/-. 1 ms. j: -/-.");
     }
 }
 
 #[test]
 fn a_binding_goes_to_another_connection_and_stays_where_nobody_says() {
     // What could go wrong: the first connection ends what the second one holds.
-    let mut world = world();
-    world.binds(b'a', Write, b"j", (0, 0));
-    world.extends(b'a', b'j', Some((1, 0)));
-    world.closes(0);
-    world.extends(b'a', b'j', None);
-    assert_eq!(world.at(b'j'), at(b"a", b""));
-    world.closes(1);
-    assert_eq!(world.at(b'j'), at(b"", b""));
+    world().play("a writes j by 0. a extends j by 1. client 0 closes. a extends j. j: a/-. client 1 closes. j: -/-.");
 }
 
 #[test]
@@ -85,29 +53,27 @@ fn what_a_closed_connection_held_cannot_be_extended_or_counted_before_it_is_ende
     // What could go wrong: the background work is delayed, and its owner or another goes on as if nothing had happened.
     let late = || {
         let mut world = world();
-        world.binds(b'a', Write, b"j", (0, 0));
-        world.then(&Op::Close { client: 0, late: true });
+        world.play("a writes j by 0. client 0 closes unnoticed.");
         world
     };
     let mut extended = late();
-    extended.extends(b'a', b'j', Some((0, 10)));
+    extended.play("a extends j by 0+10.");
     assert_eq!(extended.last, Some(Answer::Extended(vec![None])));
-    late().holds(b'b', Write, b"j");
+    late().play("b writes j.");
     let mut again = late();
     let before = again.naive.rows[0].fence;
-    again.holds(b'a', Write, b"j");
+    again.play("a writes j.");
     assert_ne!(again.naive.rows[0].fence, before);
 }
 
 #[test]
 fn a_binding_goes_where_its_hold_goes() {
     // What could go wrong: the hold outlives its connection under its new name.
-    for op in [Op::Rename { from: b'j', to: b'k' }, Op::Move { key: b'j' }, Op::Swap] {
+    for goes in ["j becomes k", "j moves", "swap"] {
         let mut world = world();
-        world.binds(b'a', Write, b"j", (0, 0));
-        world.then(&op);
+        world.play(&format!("a writes j by 0. {goes}."));
         assert_eq!(world.naive.rows.len(), 1);
-        world.closes(0);
+        world.play("client 0 closes.");
         assert_eq!(world.naive.rows, []);
     }
 }
@@ -115,18 +81,10 @@ fn a_binding_goes_where_its_hold_goes() {
 #[test]
 fn what_was_dismissed_or_loaded_is_bound_no_more() {
     // What could go wrong: a connection that is there still ends later what another node has decided about since.
-    for op in [Op::Dismiss, Op::Reload { key: b'j' }] {
-        for late in [false, true] {
-            let mut world = world();
-            world.binds(b'a', Write, b"j", (0, 0));
-            if late {
-                world.then(&Op::Close { client: 0, late });
-            }
-            world.then(&op);
-            world.then(&Op::Rename { from: b'j', to: b'k' });
-            world.binds(b'a', Write, b"l", (0, 0));
-            world.closes(0);
-            assert_eq!((world.at(b'k'), world.at(b'l')), (at(b"a", b""), at(b"", b"")));
+    for unbound in ["dismissal", "j is reloaded"] {
+        for before in ["", "client 0 closes unnoticed. "] {
+            let story = format!("a writes j by 0. {before}{unbound}. j becomes k. a writes l by 0. client 0 closes.");
+            world().play(&format!("{story} k: a/-. l: -/-."));
         }
     }
 }
@@ -134,56 +92,35 @@ fn what_was_dismissed_or_loaded_is_bound_no_more() {
 #[test]
 fn after_a_dismissal_the_same_connection_binds_anew() {
     // What could go wrong: the hold says that it is bound so already.
-    let mut world = world();
-    world.binds(b'a', Write, b"j", (0, 0));
-    world.then(&Op::Dismiss);
-    world.extends(b'a', b'j', Some((0, 0)));
-    world.closes(0);
-    assert_eq!(world.at(b'j'), at(b"", b""));
+    world().play("a writes j by 0. dismissal. a extends j by 0. client 0 closes. j: -/-.");
 }
 
 #[test]
 fn a_grant_that_is_lost_with_its_connection_leaves_what_was_there() {
     // What could go wrong: the connection that has closed ends what another one holds for the same owner.
     let mut world = world();
-    world.holds(b'x', Read, b"j");
-    world.binds(b'a', Read, b"j", (0, 0));
-    assert_eq!(world.binds(b'a', Write, b"j", (1, 0)), Answer::Queued);
-    world.release(b'x', b"j");
+    world.play("x reads j. a reads j by 0. a waits to write j by 1. x leaves j.");
     assert_eq!(world.naive.rows[0].session, Some((1, 0)));
-    world.closes(1);
+    world.play("client 1 closes.");
     assert_eq!((world.at(b'j'), world.naive.rows[0].session), (at(b"a", b""), Some((0, 0))));
-    world.closes(0);
-    assert_eq!(world.at(b'j'), at(b"", b""));
+    world.play("client 0 closes. j: -/-.");
 }
 
 #[test]
 fn a_grant_that_is_lost_does_not_bind_to_a_connection_that_has_closed_since() {
     // What could go wrong: nothing ever ends that hold but its lease.
-    let mut world = world();
-    world.holds(b'x', Read, b"j");
-    world.binds(b'a', Read, b"j", (0, 0));
-    world.binds(b'a', Write, b"j", (1, 0));
-    world.release(b'x', b"j");
-    world.closes(0);
-    assert_eq!(world.at(b'j'), at(b"a", b""));
-    world.closes(1);
-    assert_eq!(world.at(b'j'), at(b"", b""));
+    world().play(
+        "x reads j. a reads j by 0. a waits to write j by 1. x leaves j. client 0 closes. j: a/-. client 1 closes. j: -/-.",
+    );
 }
 
 #[test]
 fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
     // What could go wrong: a request that takes over a place keeps the binding of the first request.
-    let mut world = world();
-    world.holds(b'x', Write, b"j");
-    world.binds(b'a', Write, b"j", (0, 0));
-    world.then(&acquire(b'a', Write, b"j").wait(Wait::Forever).retry(Some(1)).session(Some((1, 0))));
-    world.closes(0);
-    world.release(b'x', b"j");
-    world.then(&Op::Deliver { nth: 0 });
-    assert_eq!(world.at(b'j'), at(b"a", b""));
-    world.closes(1);
-    assert_eq!(world.at(b'j'), at(b"", b""));
+    world().play(
+        "x writes j. a waits to write j by 0. a waits to write j again by 1. client 0 closes. x leaves j. \
+         grant 0 is delivered. j: a/-. client 1 closes. j: -/-.",
+    );
 }
 
 #[test]
@@ -247,77 +184,50 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
 #[test]
 fn an_operator_ends_one_hold_or_all_and_the_next_waiters_are_granted() {
     // What could go wrong: the wrong hold ends, or the queue stands still.
-    let mut world = world();
-    world.binds(b'a', Read, b"j", (0, 0));
-    world.holds(b'b', Read, b"j");
-    world.waits(b'w', Write, b"j");
-    world.then(&Op::Break { key: b'j', owner: Some(b'x') });
-    world.then(&Op::Break { key: b'j', owner: Some(b'a') });
-    assert_eq!(world.at(b'j'), at(b"b", b"w"));
-    world.then(&Op::Break { key: b'j', owner: None });
-    assert_eq!(world.at(b'j'), at(b"w", b""));
-    world.closes(0);
+    world().play(
+        "a reads j by 0. b reads j. w waits to write j. j of x is broken. j of a is broken. j: b/w. j is broken. \
+         j: w/-. client 0 closes.",
+    );
 }
 
 #[test]
 fn an_operator_ends_for_how_long_a_key_is_kept() {
     // What could go wrong: a free key stays unusable though an operator breaks what keeps it.
-    for (owner, passed) in [(Some(b'm'), true), (None, true), (Some(b'z'), false)] {
-        let mut world = world();
-        world.holds(b'y', Write, b"j");
-        world.waits(b'm', Write, b"jk");
-        world.waits(b'z', Write, b"k");
-        assert_eq!(world.at(b'k'), at(b"", b"mz"));
-        world.then(&Op::Break { key: b'k', owner });
-        assert_eq!(world.at(b'k'), if passed { at(b"z", b"m") } else { at(b"", b"mz") });
+    for broken in ["k of m is broken. k: z/m.", "k is broken. k: z/m.", "k of z is broken. k: -/mz."] {
+        world().play(&format!("y writes j. m waits to write jk. z waits to write k. k: -/mz. {broken}"));
     }
 }
 
 #[test]
 fn a_holder_of_what_a_waiter_waits_for_goes_before_it() {
     // What could go wrong: it is refused for a deadlock, or waits for a waiter that waits for it.
-    for mode in [Read, Write] {
-        let mut world = world();
-        world.holds(b'r', Write, b"j");
-        world.waits(b'm', mode, b"jk");
-        world.holds(b'r', mode, b"k");
-        assert_eq!(world.at(b'k'), at(b"r", b"m"));
-        world.release(b'r', b"jk");
-        assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"m", b""), at(b"m", b"")));
+    for mode in ["read", "write"] {
+        let story = format!("r writes j. m waits to {mode} jk. r {mode}s k.");
+        world().play(&format!("{story} k: r/m. r leaves jk. j: m/-. k: m/-."));
     }
 }
 
 #[test]
 fn no_key_is_kept_longer_than_it_may_be_however_many_wait_for_several() {
     // What could go wrong: each of them has it kept anew, one after the other.
-    let mut world = world();
-    world.holds(b'y', Write, b"j");
-    for owner in b'1'..=b'5' {
-        world.waits(owner, Write, b"jk");
-    }
-    world.waits(b'z', Write, b"k");
-    world.pass(19);
-    world.then(&Op::Cancel { nth: 0 });
-    world.then(&Op::Cancel { nth: 0 });
-    assert_eq!(world.at(b'k'), at(b"", b"345z"));
-    world.pass(1);
-    assert_eq!(world.at(b'k'), at(b"z", b"345"));
+    world().play(
+        "y writes j. 1 waits to write jk. 2 waits to write jk. 3 waits to write jk. 4 waits to write jk. \
+         5 waits to write jk. z waits to write k. 19 ms. waiter 0 is cancelled. waiter 0 is cancelled. k: -/345z. \
+         1 ms. k: z/345.",
+    );
 }
 
 #[test]
 fn no_waiter_starves_beside_those_for_several_keys() {
     // What could go wrong: two overlapping crowds pass the writer of both keys, or it passes them, without an end.
     let mut world = world();
-    world.holds(b'1', Write, b"j");
-    world.holds(b'2', Write, b"k");
-    world.waits(b'm', Write, b"jk");
-    world.waits(b's', Write, b"j");
+    world.play("1 writes j. 2 writes k. m waits to write jk. s waits to write j.");
     let mut turns = 0;
     while world.at(b'j').0 != b"m" {
         // A holder of a key releases it after 3 ms and requests it again.
         for key in *b"jk" {
             for owner in world.at(key).0 {
-                world.pass(3);
+                world.play("3 ms.");
                 world.release(owner, &[key]);
                 if owner != b'm' {
                     world.ask(owner, Write, &[key]);
@@ -327,7 +237,7 @@ fn no_waiter_starves_beside_those_for_several_keys() {
         turns += 1;
         assert!(turns < 20, "{:?} {:?}", world.at(b'j'), world.at(b'k'));
     }
-    world.release(b'm', b"jk");
+    world.play("m leaves jk.");
     assert_eq!(world.at(b'j').0, b"s");
 }
 
@@ -336,26 +246,18 @@ fn a_deadlock_that_a_grant_closes_is_found() {
     // What could go wrong: a request that passes a waiter of several keys keeps it waiting from then on, and waits for
     // it elsewhere.
     let mut world = world();
-    world.holds(b'm', Write, b"l");
-    world.holds(b'y', Write, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.waits(b'r', Write, b"l");
-    world.ask_for(b'x', Write, b"k", (LONG, Wait::For(Millis(1)), None));
-    world.pass(20);
+    world.play(
+        "m writes l. y writes j. m waits to write jk. r waits to write l. x waits to write k within 1 ms. 20 ms.",
+    );
     // The key has been kept for m long enough.
     world.ask(b'r', Write, b"k");
-    assert_eq!(world.naive.waiters.len(), 1);
+    world.play("1 wait.");
 
     // With detection off the deadlock is not reported.
-    let mut world = blind();
-    world.holds(b'm', Write, b"l");
-    world.holds(b'y', Write, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.waits(b'r', Write, b"l");
-    world.ask_for(b'x', Write, b"k", (LONG, Wait::For(Millis(1)), None));
-    world.pass(20);
-    world.holds(b'r', Write, b"k");
-    assert_eq!(world.naive.waiters.len(), 2);
+    blind().play(
+        "m writes l. y writes j. m waits to write jk. r waits to write l. x waits to write k within 1 ms. 20 ms. \
+         r writes k. 2 wait.",
+    );
 }
 
 #[test]
@@ -381,30 +283,22 @@ fn the_first_of_many_are_found() {
 fn a_lost_grant_does_not_revive_a_binding_of_before_a_dismissal() {
     // What could go wrong: what was there is bound again to a connection that it was bound to when this node was
     // another.
-    let mut world = world();
-    world.binds(b'a', Read, b"j", (0, 0));
-    world.then(&Op::Dismiss);
-    world.holds(b'x', Read, b"j");
-    assert_eq!(world.binds(b'a', Write, b"j", (1, 0)), Answer::Queued);
-    world.release(b'x', b"j");
-    world.then(&Op::Lose { nth: 0 });
-    world.closes(0);
-    assert_eq!(world.at(b'j'), at(b"a", b""));
+    world().play(
+        "a reads j by 0. dismissal. x reads j. a waits to write j by 1. x leaves j. grant 0 is lost. client 0 closes. \
+         j: a/-.",
+    );
 }
 
 #[test]
 fn of_two_grants_that_are_lost_with_their_connection_both_are_taken_back() {
     // What could go wrong: between the two, the connection ends what the first of them alone has bound to it.
     let mut world = blind();
-    world.holds(b'y', Write, b"k");
-    world.holds(b'x', Write, b"l");
-    world.binds(b'a', Read, b"j", (0, 0));
-    assert_eq!(world.binds(b'a', Read, b"jk", (1, 0)), Answer::Queued);
-    assert_eq!(world.binds(b'a', Write, b"jl", (1, 0)), Answer::Queued);
-    world.release(b'y', b"k");
-    world.release(b'x', b"l");
+    world.play(
+        "y writes k. x writes l. a reads j by 0. a waits to read jk by 1. a waits to write jl by 1. y leaves k. \
+         x leaves l.",
+    );
     assert_eq!(world.naive.granted.len(), 2);
-    world.closes(1);
+    world.play("client 1 closes.");
     assert_eq!((world.at(b'j'), world.naive.rows[0].session), (at(b"a", b""), Some((0, 0))));
 }
 
@@ -412,21 +306,8 @@ fn of_two_grants_that_are_lost_with_their_connection_both_are_taken_back() {
 fn a_deadlock_that_the_end_of_a_hold_closes_is_found() {
     // What could go wrong: a holder that requests its key with others has no waiter before it there, until its hold
     // ends.
-    let ends = [
-        release(b'b', b"k", Amount::All),
-        Op::Break { key: b'k', owner: None },
-        Op::Delete { key: b'k' },
-        Op::Close { client: 0, late: false },
-    ];
-    for end in ends {
-        let mut world = world();
-        world.holds(b'x', Write, b"j");
-        world.holds(b'b', Read, b"l");
-        world.binds(b'b', Write, b"k", (0, 0));
-        world.waits(b'd', Write, b"kl");
-        world.waits(b'd', Read, b"k");
-        world.waits(b'b', Write, b"jk");
-        world.then(&end);
-        assert_eq!(world.naive.waiters.len(), 2, "{end:?}");
+    for end in ["b leaves k", "k is broken", "k is deleted", "client 0 closes"] {
+        let held = "x writes j. b reads l. b writes k by 0. d waits to write kl. d waits to read k.";
+        world().play(&format!("{held} b waits to write jk. {end}. 2 wait."));
     }
 }

@@ -44,7 +44,7 @@ fn a_hold_that_is_over_within_a_unit_is_there_for_all_of_it() {
 fn a_hold_that_was_over_before_a_unit_is_there_for_none_of_it() {
     let mut world = world();
     world.then(&asks(b'a', Write, b"k", 5));
-    world.then(&Op::Late { us: 5_000 });
+    world.play("5 ms unnoticed.");
     assert_eq!(world.runs(&[extends(b'a', 5), pass(20), extends(b'a', 5)]), Answer::Extended(vec![None]));
 }
 
@@ -53,9 +53,9 @@ fn what_is_granted_or_extended_late_in_a_unit_has_its_whole_lease_from_then_on()
     let mut world = world();
     world.then(&asks(b'a', Write, b"k", 50));
     world.runs(&[releases(b'n'), pass(100), extends(b'a', 30), asks(b'b', Write, b"j", 30)]);
-    world.pass(29);
+    world.play("29 ms.");
     assert_eq!((world.at(b'k').0, world.at(b'j').0), (vec![b'a'], vec![b'b']));
-    world.pass(1);
+    world.play("1 ms.");
     assert_eq!((world.at(b'k').0, world.at(b'j').0), (vec![], vec![]));
 }
 
@@ -64,9 +64,9 @@ fn a_holder_by_the_time_of_its_unit_goes_before_a_waiter_that_it_keeps_waiting()
     // What could go wrong: whether a waiter delays the request is judged by the present. There the hold is over for
     // which the waiter waits.
     let mut world = world();
-    world.holds(b'h', Write, b"l");
+    world.play("h writes l.");
     world.then(&asks(b'a', Write, b"k", 5));
-    world.waits(b'w', Write, b"ljk");
+    world.play("w waits to write ljk.");
     let commands = [asks(b'b', Write, b"k", LONG), pass(10), asks(b'a', Write, b"j", LONG)];
     assert!(matches!(world.runs(&commands), Answer::Granted(_)));
 }
@@ -74,7 +74,7 @@ fn a_holder_by_the_time_of_its_unit_goes_before_a_waiter_that_it_keeps_waiting()
 #[test]
 fn a_grace_that_ends_within_a_unit_goes_on_for_all_of_it() {
     let mut world = world();
-    world.then(&Op::Grace { ms: 10 });
+    world.play("grace of 10 ms.");
     let asked = asks(b'a', Read, b"k", LONG);
     assert_eq!(world.runs(&[asked.clone(), pass(20), asked.clone()]), Answer::Grace);
     assert!(matches!(world.runs(&[asked]), Answer::Granted(_)));
@@ -86,7 +86,7 @@ fn a_break_of_a_lock_that_was_renamed_in_the_same_unit_opens_no_reservation() {
     // break the lock is not to open the reservation, and no request may pass the waiter that it was for.
     let mut world = world();
     world.then(&asks(b'd', Write, b"kl", LONG));
-    world.waits(b'a', Write, b"jk");
+    world.play("a waits to write jk.");
     let renamed = Op::Rename { from: b'l', to: b'j' };
     let broken = |key| Op::Break { key, owner: None };
     let polled = || acquire(b'b', Read, b"j").queue(Some(50));
@@ -98,11 +98,9 @@ fn a_lock_that_comes_and_lapses_within_a_unit_ends_the_reservation_that_was_ther
     // What could go wrong: the time of the old reservation is up when the lock lapses, and another waiter passes.
     let mut world = world();
     world.then(&asks(b'd', Write, b"jk", 2));
-    world.waits(b'a', Read, b"jk");
-    world.then(&Op::Rename { from: b'j', to: b'l' });
-    world.waits(b'e', Write, b"j");
+    world.play("a waits to read jk. j becomes l. e waits to write j.");
     let extended =
         Op::Extend { keys: b"k".to_vec(), owner: b'd', lease: 50, fence: Named::None, session: None, note: None };
     world.then(&Op::Unit { commands: vec![Op::Rename { from: b'l', to: b'j' }, pass(94), extended] });
-    assert_eq!(world.at(b'j'), crate::waiting::at(b"", b"ae"));
+    world.play("j: -/ae.");
 }

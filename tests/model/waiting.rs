@@ -1,6 +1,6 @@
 //! Waiting, case by case: what was found wrong once, and what is promised by name.
 
-use lock_core::model::hold::Mode::{self, Read, Write};
+use lock_core::model::hold::Mode::{Read, Write};
 use lock_core::model::key::KeyIndex;
 use lock_core::model::limits::StepLimits;
 use lock_core::model::owner::Owner;
@@ -27,135 +27,79 @@ pub(crate) fn at(holders: &[u8], queue: &[u8]) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn an_asker_takes_no_key_that_was_opened_for_somebody_in_line() {
     // Serving the queue of j opens k and l; the requester names j alone.
-    let mut world = world();
-    world.ask_for(b'x', Write, b"j", (1, Wait::Never, None));
-    world.ask_for(b'm', Read, b"jkl", (1, Wait::Forever, None));
-    world.then(&Op::Late { us: 1_000 });
-    world.holds(b'a', Read, b"j");
-    assert_eq!(world.at(b'k'), at(b"m", b""));
+    world().play("x tries to write j for 1 ms. m waits to read jkl for 1 ms. 1 ms unnoticed. a reads j. k: m/-.");
 }
 
 #[test]
 fn a_key_that_is_taken_is_kept_no_more() {
     // The time that it was kept before would count, and those behind pass too early.
-    let mut world = world();
-    world.holds(b'r', Write, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.ask_for(b'x', Write, b"k", (LONG, Wait::For(Millis(1)), None));
-    world.pass(19);
-    world.holds(b'r', Write, b"k");
-    world.waits(b'y', Write, b"k");
-    world.release(b'r', b"k");
-    world.pass(19);
-    assert_eq!(world.at(b'k'), at(b"", b"my"));
-    world.pass(1);
-    assert_eq!(world.at(b'k'), at(b"y", b"m"));
+    world().play(
+        "r writes j. m waits to write jk. x waits to write k within 1 ms. 19 ms. r writes k. y waits to write k. \
+         r leaves k. 19 ms. k: -/my. 1 ms. k: y/m.",
+    );
 }
 
 #[test]
 fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
     // Its time would be over as soon as it begins, and a latecomer would pass the waiter of several keys.
-    let mut world = world();
-    world.holds(b'a', Read, b"k");
-    world.waits(b'm', Write, b"jk");
-    world.waits(b'b', Read, b"j");
-    for op in [acquire(b'a', Read, b"j").db(1), Op::Late { us: 20_000 }, Op::Swap] {
-        world.then(&op);
-    }
-    assert_eq!(world.at(b'j'), at(b"a", b"mb"));
+    world().play(
+        "a reads k. m waits to write jk. b waits to read j. a tries to read j in 1. 20 ms unnoticed. swap. j: a/mb.",
+    );
 }
 
 #[test]
 fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
     // What could go wrong: a waiter for it, once the time it was kept is over, is not taken to wait for the queue's
     // first. (Fuzzing: so did the model, as long as the queue had not been scanned.)
-    let mut world = world();
-    world.holds(b'a', Read, b"j");
-    world.holds(b'd', Read, b"l");
-    world.then(&acquire(b'a', Read, b"k").db(1));
-    world.then(&Op::Swap);
-    world.waits(b'c', Write, b"ljk");
-    world.waits(b'c', Read, b"ljk");
-    world.waits(b'd', Write, b"jk");
-    world.then(&Op::Break { key: b'j', owner: None });
-    world.then(&Op::Swap);
-    assert_eq!(world.naive.waiters.len(), 2);
+    world().play(
+        "a reads j. d reads l. a tries to read k in 1. swap. c waits to write ljk. c waits to read ljk. \
+         d waits to write jk. j is broken. swap. 2 wait.",
+    );
 }
 
 #[test]
 fn a_free_key_is_kept_from_the_moment_at_which_its_waiter_came() {
     // A first requester, an hour later, would find the whole time still to go.
-    let mut world = world();
-    world.holds(b'r', Write, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.pass(20);
-    world.holds(b'x', Write, b"k");
+    world().play("r writes j. m waits to write jk. 20 ms. x writes k.");
 }
 
 #[test]
 fn a_hold_that_ends_in_a_look_at_another_key_hands_on() {
     // Its lease is taken from the index in that step, so no timer would ever ring for it.
-    let mut world = world();
-    world.holds(b'y', Write, b"j");
-    world.ask_for(b'x', Write, b"k", (1, Wait::Never, None));
-    world.waits(b'm', Read, b"jk");
-    world.waits(b'z', Read, b"k");
-    world.then(&Op::Late { us: 1_000 });
-    world.waits(b'a', Read, b"j");
-    assert_eq!(world.at(b'k'), at(b"z", b"m"));
+    world().play(
+        "y writes j. x tries to write k for 1 ms. m waits to read jk. z waits to read k. 1 ms unnoticed. \
+         a waits to read j. k: z/m.",
+    );
 }
 
 #[test]
 fn an_upgrade_passes_no_reservation_of_another_key() {
     // Otherwise an owner's read hold of any key would pass the waiters of any other key.
     let mut world = world();
-    world.holds(b'x', Write, b"l");
-    world.holds(b'a', Read, b"j");
-    world.waits(b'm', Write, b"kl");
-    world.ask_for(b'n', Write, b"k", (LONG, Wait::For(Millis(1)), None));
-    assert_eq!(world.ask_for(b'a', Write, b"jk", (LONG, Wait::Never, None)), Answer::Unavailable);
-    world.waits(b'a', Write, b"jk");
-    world.pass(1);
-    assert_eq!(world.at(b'k'), at(b"", b"ma"));
+    world.play(
+        "x writes l. a reads j. m waits to write kl. n waits to write k within 1 ms. a tries to write jk: Unavailable. \
+         a waits to write jk. 1 ms. k: -/ma.",
+    );
     // The time for which k is kept is over.
-    world.pass(19);
-    assert_eq!(world.at(b'k'), at(b"a", b"m"));
+    world.play("19 ms. k: a/m.");
 }
 
 #[test]
 fn an_upgrade_stands_at_the_head_of_the_line_of_the_key_that_it_upgrades_alone() {
-    let mut world = world();
-    world.holds(b'b', Read, b"j");
-    world.holds(b'a', Read, b"j");
-    world.holds(b'x', Write, b"k");
-    world.waits(b'v', Write, b"j");
-    world.waits(b'u', Write, b"k");
-    world.waits(b'a', Write, b"jk");
-    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"ab", b"av"), at(b"x", b"ua")));
-    world.release(b'b', b"j");
-    world.release(b'x', b"k");
-    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b"av"), at(b"u", b"a")));
-    world.release(b'u', b"k");
-    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b"v"), at(b"a", b"")));
+    world().play(
+        "b reads j. a reads j. x writes k. v waits to write j. u waits to write k. a waits to write jk. j: ab/av. \
+         k: x/ua. b leaves j. x leaves k. j: a/av. k: u/a. u leaves k. j: a/v. k: a/-.",
+    );
 }
 
 #[test]
 fn an_upgrade_goes_before_a_reader_of_several_keys_that_it_keeps_waiting() {
     // The reader came first and stands first at k; at j it stands behind the upgrade. Each would wait for the other.
     let mut world = blind();
-    world.holds(b'a', Read, b"j");
-    world.holds(b'y', Write, b"k");
-    world.waits(b'v', Read, b"jk");
-    world.waits(b'a', Write, b"jk");
-    world.release(b'y', b"k");
-    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b"v"), at(b"a", b"v")));
+    world.play("a reads j. y writes k. v waits to read jk. a waits to write jk. y leaves k. j: a/v. k: a/v.");
 
     // Also where k is kept for the reader, for which l is wanting still.
-    let mut world = self::world();
-    world.holds(b'a', Read, b"j");
-    world.holds(b'y', Write, b"l");
-    world.waits(b'v', Read, b"jkl");
-    world.holds(b'a', Write, b"jk");
+    self::world().play("a reads j. y writes l. v waits to read jkl. a writes jk.");
 }
 
 #[test]
@@ -163,68 +107,44 @@ fn a_cycle_of_an_upgrade_and_two_waiters_is_refused_and_ends_by_itself_without_d
     // a waits for u, which stands before it at k; u for v there; v for a at j.
     for detects in [true, false] {
         let mut world = World::new(Rules { detects, ..RULES });
-        world.holds(b'a', Read, b"j");
-        world.holds(b'y', Write, b"k");
-        world.waits(b'v', Read, b"jk");
-        world.waits(b'u', Write, b"k");
+        world.play("a reads j. y writes k. v waits to read jk. u waits to write k.");
         let answer = world.ask(b'a', Write, b"jk");
-        world.release(b'y', b"k");
+        world.play("y leaves k.");
         if detects {
             assert_eq!((answer, world.at(b'k')), (Answer::Deadlock, at(b"v", b"u")));
         } else {
             assert_eq!((answer, world.at(b'k')), (Answer::Queued, at(b"", b"vua")));
             // The time for which k is kept is over.
-            world.pass(20);
-            assert_eq!(world.at(b'k'), at(b"u", b"va"));
-            world.release(b'u', b"k");
-            assert_eq!(world.at(b'k'), at(b"a", b"v"));
+            world.play("20 ms. k: u/va. u leaves k. k: a/v.");
         }
     }
 }
 
 #[test]
 fn an_upgrade_that_lost_its_hold_is_told_while_another_key_keeps_it_waiting() {
-    let mut world = blind();
-    world.holds(b'c', Read, b"j");
-    world.holds(b'b', Read, b"k");
-    world.waits(b'b', Write, b"jk");
-    world.release(b'b', b"k");
-    assert_eq!(world.at(b'j'), at(b"c", b""));
+    blind().play("c reads j. b reads k. b waits to write jk. b leaves k. j: c/-.");
 }
 
 #[test]
 fn a_reader_passes_another_that_waits_for_a_kept_key() {
     // d holds what m waits for besides, so m does not delay it, and readers do not delay readers.
-    let mut world = world();
-    world.holds(b'y', Write, b"j");
-    world.holds(b'd', Read, b"k");
-    world.waits(b'm', Write, b"jk");
-    world.waits(b'b', Read, b"j");
-    world.waits(b'd', Read, b"j");
-    world.release(b'y', b"j");
-    assert_eq!(world.at(b'j'), at(b"d", b"mb"));
+    world()
+        .play("y writes j. d reads k. m waits to write jk. b waits to read j. d waits to read j. y leaves j. j: d/mb.");
 }
 
 #[test]
 fn what_a_waiter_gets_elsewhere_makes_an_exception_of_it() {
     // A lock that it holds comes to j, where it waits behind another waiter.
-    let mut world = blind();
-    world.holds(b'b', Read, b"k");
-    world.holds(b'b', Write, b"l");
-    world.waits(b'a', Write, b"jk");
-    world.waits(b'c', Read, b"j");
-    world.waits(b'b', Write, b"j");
-    world.then(&Op::Rename { from: b'l', to: b'j' });
-    assert_eq!(world.at(b'j'), at(b"b", b"ac"));
+    blind().play(
+        "b reads k. b writes l. a waits to write jk. c waits to read j. b waits to write j. l becomes j. j: b/ac.",
+    );
 }
 
 #[test]
 fn an_extension_that_failed_confirms_nothing() {
     // The client names the fence of a hold it once had: it does not know of the new one.
     let mut world = world();
-    world.holds(b'x', Write, b"k");
-    world.waits(b'a', Write, b"k");
-    world.release(b'x', b"k");
+    world.play("x writes k. a waits to write k. x leaves k.");
     world.then(&Op::Extend {
         keys: b"k".to_vec(),
         owner: b'a',
@@ -233,55 +153,35 @@ fn an_extension_that_failed_confirms_nothing() {
         session: None,
         note: None,
     });
-    world.then(&Op::Lose { nth: 0 });
-    assert_eq!(world.at(b'k'), at(b"", b""));
+    world.play("grant 0 is lost. k: -/-.");
 }
 
 #[test]
 fn a_retry_of_the_only_waiter_does_not_begin_its_reservation_anew() {
-    let mut world = world();
-    world.holds(b'y', Write, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.ask_for(b'x', Write, b"k", (LONG, Wait::For(Millis(1)), None));
-    world.pass(15);
-    assert_eq!(world.ask_for(b'm', Write, b"jk", (LONG, Wait::Forever, Some(1))), Answer::Queued);
-    world.waits(b'z', Write, b"k");
-    world.pass(5);
-    assert_eq!(world.at(b'k'), at(b"z", b"m"));
+    world().play(
+        "y writes j. m waits to write jk. x waits to write k within 1 ms. 15 ms. m waits to write jk again. \
+         z waits to write k. 5 ms. k: z/m.",
+    );
 }
 
 #[test]
 fn a_deadlock_through_one_who_is_delayed_though_the_asker_is_not_is_found() {
     // r holds j, so m does not delay it on k; but b, before it, waits for m.
-    for (mode, held) in [(Write, Read), (Read, Write)] {
-        let mut world = world();
-        world.holds(b'y', Write, b"k");
-        world.holds(b'r', held, b"j");
-        world.waits(b'm', mode, b"jk");
-        world.waits(b'b', Write, b"k");
-        assert_eq!(world.ask(b'r', Read, b"k"), Answer::Deadlock);
+    for (mode, held) in [("write", "reads"), ("read", "writes")] {
+        let story = format!("y writes k. r {held} j. m waits to {mode} jk.");
+        world().play(&format!("{story} b waits to write k. r asks to read k: Deadlock."));
     }
 }
 
 #[test]
 fn an_owner_that_waits_for_itself_through_others_is_in_a_deadlock() {
-    let mut world = world();
-    world.holds(b'c', Write, b"l");
-    world.waits(b'd', Read, b"l");
-    world.waits(b'a', Write, b"l");
-    assert_eq!(world.ask(b'd', Write, b"ljk"), Answer::Deadlock);
+    world().play("c writes l. d waits to read l. a waits to write l. d asks to write ljk: Deadlock.");
 }
 
 #[test]
 fn a_lock_of_another_database_closes_no_cycle() {
     // Keys of one name in two databases are two keys.
-    let mut world = world();
-    world.holds(b'a', Write, b"j");
-    world.holds(b'b', Write, b"k");
-    for (owner, key) in [(b'c', b'j'), (b'b', b'j')] {
-        world.then(&acquire(owner, Write, &[key]).db(1).wait(Wait::Forever));
-    }
-    world.waits(b'a', Write, b"k");
+    world().play("a writes j. b writes k. c writes j in 1. b waits to write j in 1. a waits to write k.");
 }
 
 #[test]
@@ -299,23 +199,12 @@ fn a_cycle_of_64_owners_is_refused_at_its_last() {
 #[test]
 fn a_deadlock_through_waiters_queued_ahead_is_found() {
     // a holds j; b waits for k and, before a, for l; a waits for b through the queue of l alone.
-    let mut world = world();
-    world.holds(b'x', Write, b"l");
-    world.holds(b'a', Write, b"j");
-    world.waits(b'b', Write, b"jl");
-    world.waits(b'c', Write, b"l");
-    assert_eq!(world.ask(b'a', Write, b"l"), Answer::Deadlock);
+    world().play("x writes l. a writes j. b waits to write jl. c waits to write l. a asks to write l: Deadlock.");
 }
 
 #[test]
 fn the_second_reader_that_upgrades_is_refused_even_with_detection_off() {
-    let mut world = blind();
-    world.holds(b'a', Read, b"k");
-    world.holds(b'b', Read, b"k");
-    world.waits(b'a', Write, b"k");
-    assert_eq!(world.ask(b'b', Write, b"k"), Answer::Deadlock);
-    world.release(b'b', b"k");
-    assert_eq!(world.at(b'k'), at(b"a", b""));
+    blind().play("a reads k. b reads k. a waits to write k. b asks to write k: Deadlock. b leaves k. k: a/-.");
 }
 
 #[test]
@@ -352,35 +241,22 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
 fn a_waiter_that_lost_what_it_upgrades_is_told_so_though_it_is_in_a_cycle_too() {
     // c stands at the head for l, which it was to upgrade, and behind d for k; d waits for both.
     let mut world = world();
-    world.holds(b'a', Read, b"jk");
-    world.holds(b'a', Write, b"j");
-    world.holds(b'c', Read, b"l");
-    world.waits(b'd', Write, b"kl");
-    world.waits(b'c', Write, b"kl");
-    world.waits(b'c', Read, b"j");
+    world.play("a reads jk. a writes j. c reads l. d waits to write kl. c waits to write kl. c waits to read j.");
     // The locks go to another database. The world sees that no wait is refused which holds do not keep waiting.
-    world.then(&Op::Swap);
+    world.play("swap.");
 }
 
 #[test]
 fn a_lost_grant_is_taken_back_from_a_hold_that_got_its_old_fence_back_and_then_another() {
     // The second grant upgrades the hold, and is lost: the hold has its first fence again. The third gives it one more.
     let mut world = world();
-    world.holds(b'h', Write, b"jk");
-    world.waits(b'b', Read, b"k");
-    world.waits(b'b', Write, b"k");
-    world.release(b'h', b"k");
-    world.then(&Op::Lose { nth: 1 });
-    world.waits(b'b', Write, b"jk");
-    world.release(b'h', b"j");
+    world.play(
+        "h writes jk. b waits to read k. b waits to write k. h leaves k. grant 1 is lost. b waits to write jk. \
+         h leaves j.",
+    );
     // The count of the first would stay until the lease ends.
-    world.then(&Op::Lose { nth: 0 });
+    world.play("grant 0 is lost.");
     assert_eq!(world.naive.rows.iter().map(|row| row.reads).collect::<Vec<_>>(), [0, 0]);
-}
-
-/// A request that waits for `ljk` in a database.
-fn wants_all(db: u32, owner: u8, mode: Mode, retry: Option<u32>) -> Op {
-    acquire(owner, mode, b"ljk").db(db).wait(Wait::Forever).retry(retry)
 }
 
 #[test]
@@ -388,15 +264,9 @@ fn a_lost_grant_of_several_keys_is_taken_back_once_though_one_was_renamed_over_a
     // What could go wrong: both keys of the grant lie at one key then, and its count is taken from the hold there
     // twice. A later grant gives its holds one more fence each, so that both parts may be of the hold that lies there.
     let mut world = blind();
-    world.holds(b'h', Read, b"j");
-    world.then(&Op::Swap);
-    world.then(&wants_all(1, b'b', Write, None));
-    world.then(&Op::Swap);
-    world.then(&wants_all(0, b'b', Write, Some(3)));
-    world.then(&Op::Swap);
+    world.play("h reads j. swap. b waits to write ljk in 1. swap. b waits to write ljk until 3. swap.");
     assert_eq!((world.naive.granted.len(), world.at(b'k').0), (2, vec![b'b']));
-    world.then(&Op::Rename { from: b'l', to: b'k' });
-    world.then(&Op::Lose { nth: 0 });
+    world.play("l becomes k. grant 0 is lost.");
     let rows = world.naive.rows.iter().filter(|row| row.owner == b'b');
     assert_eq!(rows.map(|row| row.writes).collect::<Vec<_>>(), [2, 2]);
 }
@@ -406,14 +276,9 @@ fn a_lost_grant_is_taken_back_from_a_renamed_lock_that_a_later_grant_gave_anothe
     // What could go wrong: of the two parts of the grant that lie at one key then, only the one is told of that fence
     // whose hold the rename has ended.
     let mut world = world();
-    world.holds(b'h', Write, b"j");
-    world.then(&wants_all(0, b'b', Write, None));
-    world.then(&Op::Swap);
-    world.then(&Op::Rename { from: b'k', to: b'j' });
-    world.then(&wants_all(1, b'b', Read, None));
-    world.then(&Op::Swap);
+    world.play("h writes j. b waits to write ljk. swap. k becomes j. b waits to read ljk in 1. swap.");
     assert_eq!(world.naive.granted.len(), 2);
-    world.then(&Op::Lose { nth: 0 });
+    world.play("grant 0 is lost.");
     let rows = world.naive.rows.iter().filter(|row| row.owner == b'b');
     assert_eq!(rows.map(|row| (row.reads, row.writes)).collect::<Vec<_>>(), [(1, 0); 3]);
 }
@@ -442,52 +307,25 @@ fn locks_asked_for_in_one_order_are_never_refused() {
 
 #[test]
 fn an_asker_goes_before_one_that_waits_for_what_it_holds() {
-    let mut world = world();
-    world.holds(b'r', Write, b"k");
-    world.holds(b'r', Read, b"j");
-    world.waits(b'm', Read, b"jk");
-    world.holds(b'r', Read, b"k");
-
-    let mut world = self::world();
-    world.holds(b'r', Read, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.holds(b'r', Write, b"k");
+    world().play("r writes k. r reads j. m waits to read jk. r reads k.");
+    world().play("r reads j. m waits to write jk. r writes k.");
 }
 
 #[test]
 fn a_reservation_ends_after_its_time_and_the_waiter_stays_in_line() {
-    let mut world = world();
-    world.holds(b'y', Write, b"j");
-    world.waits(b'm', Write, b"jk");
-    world.waits(b'z', Write, b"k");
-    world.pass(20);
-    assert_eq!(world.at(b'k'), at(b"z", b"m"));
-    world.release(b'z', b"k");
-    world.release(b'y', b"j");
-    assert_eq!(world.at(b'k'), at(b"m", b""));
+    world().play("y writes j. m waits to write jk. z waits to write k. 20 ms. k: z/m. z leaves k. y leaves j. k: m/-.");
 }
 
 #[test]
 fn writers_do_not_starve() {
     // Readers overlap without an end.
-    let mut world = world();
-    world.holds(b'a', Read, b"k");
-    world.waits(b'w', Write, b"k");
-    world.waits(b'b', Read, b"k");
-    world.release(b'a', b"k");
-    assert_eq!(world.at(b'k'), at(b"w", b"b"));
+    world().play("a reads k. w waits to write k. b waits to read k. a leaves k. k: w/b.");
 }
 
 #[test]
 fn readers_do_not_starve() {
     // Writers follow on writers without an end.
-    let mut world = world();
-    world.holds(b'w', Write, b"k");
-    world.waits(b'a', Read, b"k");
-    world.waits(b'x', Write, b"k");
-    world.waits(b'b', Read, b"k");
-    world.release(b'w', b"k");
-    assert_eq!(world.at(b'k'), at(b"a", b"xb"));
+    world().play("w writes k. a waits to read k. x waits to write k. b waits to read k. w leaves k. k: a/xb.");
 }
 
 #[test]
@@ -522,42 +360,24 @@ fn a_long_run_of_readers_is_granted_in_slices_and_no_request_passes_the_rest() {
 
 #[test]
 fn what_was_lost_is_taken_back_and_handed_on() {
-    let mut world = world();
-    world.holds(b'x', Write, b"k");
-    world.waits(b'a', Write, b"k");
-    world.waits(b'b', Write, b"k");
-    world.release(b'x', b"k");
-    assert_eq!(world.at(b'k'), at(b"a", b"b"));
-    world.then(&Op::Lose { nth: 1 });
-    assert_eq!(world.at(b'k'), at(b"b", b""));
+    world().play("x writes k. a waits to write k. b waits to write k. x leaves k. k: a/b. grant 1 is lost. k: b/-.");
 }
 
 #[test]
 fn what_was_confirmed_is_not_taken_back() {
-    let mut world = world();
-    world.holds(b'x', Write, b"k");
-    world.waits(b'a', Write, b"k");
-    world.release(b'x', b"k");
-    assert!(matches!(world.ask_for(b'a', Write, b"k", (LONG, Wait::Never, Some(1))), Answer::Granted(_)));
-    world.then(&Op::Lose { nth: 0 });
-    assert_eq!(world.at(b'k'), at(b"a", b""));
+    world().play("x writes k. a waits to write k. x leaves k. a tries to write k again. grant 0 is lost. k: a/-.");
 }
 
 #[test]
 fn a_newer_hold_of_the_same_owner_is_not_taken_back() {
     // Its lease ended and it was granted again before the server knew that the first reply was lost.
     let mut world = world();
-    world.holds(b'x', Write, b"k");
-    world.ask_for(b'a', Write, b"k", (1, Wait::Forever, None));
-    world.release(b'x', b"k");
-    world.pass(1);
-    world.holds(b'x', Write, b"k");
-    world.waits(b'a', Write, b"k");
-    world.release(b'x', b"k");
-    assert_eq!(world.at(b'k'), at(b"a", b""));
+    world.play(
+        "x writes k. a waits to write k for 1 ms. x leaves k. 1 ms. x writes k. a waits to write k. x leaves k. \
+         k: a/-.",
+    );
     // The older of the two grants to a.
-    world.then(&Op::Lose { nth: 0 });
-    assert_eq!(world.at(b'k'), at(b"a", b""));
+    world.play("grant 0 is lost. k: a/-.");
 }
 
 #[test]
@@ -567,15 +387,8 @@ fn a_lost_grant_is_undone_though_a_later_one_gave_its_hold_another_fence() {
     // n waits, and is the first that could be lost.
     for lost in [&[1][..], &[2], &[1, 1], &[2, 1]] {
         let mut world = world();
-        world.holds(b'h', Write, b"k");
-        world.waits(b'o', Read, b"k");
-        world.waits(b'o', Write, b"k");
-        world.waits(b'n', Write, b"k");
-        world.release(b'h', b"k");
-        assert_eq!(world.at(b'k'), at(b"o", b"n"));
-        for nth in lost {
-            world.then(&Op::Lose { nth: *nth });
-        }
+        world.play("h writes k. o waits to read k. o waits to write k. n waits to write k. h leaves k. k: o/n.");
+        lost.iter().for_each(|nth| world.play(&format!("grant {nth} is lost.")));
         let left: Vec<(u32, u32)> =
             world.naive.rows.iter().filter(|row| row.owner == b'o').map(|row| (row.reads, row.writes)).collect();
         let expected: &[(u32, u32)] = match lost {
@@ -590,40 +403,23 @@ fn a_lost_grant_is_undone_though_a_later_one_gave_its_hold_another_fence() {
 #[test]
 fn a_lost_upgrade_leaves_the_lease_as_it_was() {
     // A client that is gone would keep the key for as long as it wanted to write.
-    let upgraded = |lost_after: u64| {
-        let mut world = world();
-        world.holds(b'x', Read, b"k");
-        world.ask_for(b'a', Read, b"k", (10, Wait::Never, None));
-        world.waits(b'a', Write, b"k");
-        world.release(b'x', b"k");
-        world.waits(b'w', Write, b"k");
-        world.pass(lost_after);
-        assert_eq!(world.at(b'k'), at(b"a", b"w"));
-        world.then(&Op::Lose { nth: 1 });
-        world
-    };
-    let mut early = upgraded(9);
-    assert_eq!(early.at(b'k'), at(b"a", b"w"));
-    early.pass(1);
-    assert_eq!(early.at(b'k'), at(b"w", b""));
+    let upgraded = "x reads k. a tries to read k for 10 ms. a waits to write k. x leaves k. w waits to write k.";
+    world().play(&format!("{upgraded} 9 ms. k: a/w. grant 1 is lost. k: a/w. 1 ms. k: w/-."));
     // Over by then.
-    assert_eq!(upgraded(10).at(b'k'), at(b"w", b""));
+    world().play(&format!("{upgraded} 10 ms. k: a/w. grant 1 is lost. k: w/-."));
 }
 
 #[test]
 fn what_a_lost_grant_leaves_of_a_carried_hold_is_carried_still() {
     // The next ACQUIRE must give it a new fence, as if the lost one had not been.
     let mut world = world();
-    world.holds(b'a', Write, b"j");
-    world.then(&Op::Reload { key: b'j' });
-    world.holds(b'x', Write, b"k");
-    world.ask_for(b'a', Write, b"jk", (LONG, Wait::Forever, Some(1)));
+    world.play("a writes j. j is reloaded. x writes k. a waits to write jk again.");
     let carried = world.naive.rows[0].fence;
-    world.release(b'x', b"k");
+    world.play("x leaves k.");
     assert_ne!(world.naive.rows[0].fence, carried);
-    world.then(&Op::Lose { nth: 0 });
+    world.play("grant 0 is lost.");
     assert_eq!((world.at(b'k'), world.naive.rows[0].fence), (at(b"", b""), carried));
-    world.holds(b'a', Write, b"j");
+    world.play("a writes j.");
     assert_ne!(world.naive.rows[0].fence, carried);
 }
 
@@ -631,14 +427,10 @@ fn what_a_lost_grant_leaves_of_a_carried_hold_is_carried_still() {
 fn what_an_owner_gets_while_its_release_settles_counts_elsewhere_after_it() {
     // It gets j, and may go before m at k from then on; but its release was requested before that queue was scanned
     // again.
-    let mut world = blind();
-    world.ask_for(b'x', Write, b"j", (1, Wait::Never, None));
-    world.waits(b'a', Write, b"j");
-    world.waits(b'm', Write, b"kj");
-    world.waits(b'a', Write, b"k");
-    world.then(&Op::Late { us: 1_000 });
-    world.release(b'a', b"kj");
-    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"m", b""), at(b"m", b"a")));
+    blind().play(
+        "x tries to write j for 1 ms. a waits to write j. m waits to write kj. a waits to write k. 1 ms unnoticed. \
+         a leaves kj. j: m/-. k: m/a.",
+    );
 }
 
 #[test]
@@ -664,25 +456,18 @@ fn a_waiter_for_a_key_that_is_no_lock_any_more_blocks_no_waiter_elsewhere() {
 fn a_waiter_that_leaves_the_queue_of_a_later_key_makes_room_in_that_of_an_earlier() {
     // What could go wrong: the queue of j is scanned before the core sees that the wait for k is over. The request is
     // then judged as if the rest of it still were in the queue.
-    let mut world = blind();
-    world.holds(b'd', Read, b"j");
-    world.ask_for(b'm', Write, b"jk", (LONG, Wait::For(Millis(1)), None));
-    world.waits(b'a', Read, b"j");
-    world.then(&Op::Late { us: 1_000 });
-    world.ask_for(b'c', Read, b"jk", (LONG, Wait::Never, None));
-    assert_eq!(world.at(b'j'), at(b"acd", b""));
+    blind().play(
+        "d reads j. m waits to write jk within 1 ms. a waits to read j. 1 ms unnoticed. c tries to read jk. j: acd/-.",
+    );
 }
 
 #[test]
 fn a_waiter_that_times_out_after_a_release_makes_room_then() {
     // What could go wrong: in the model alone, which took that answer for one that was given before the release.
-    let mut world = blind();
-    world.holds(b'e', Read, b"jk");
-    world.ask_for(b'a', Write, b"j", (1, Wait::For(Millis(1)), None));
-    world.ask_for(b'a', Read, b"j", (1, Wait::For(Millis(13)), None));
-    world.then(&Op::Late { us: 1_000 });
-    world.release(b'e', b"jk");
-    assert_eq!(world.at(b'j'), at(b"a", b""));
+    blind().play(
+        "e reads jk. a waits to write j for 1 ms within 1 ms. a waits to read j for 1 ms within 13 ms. 1 ms unnoticed. \
+         e leaves jk. j: a/-.",
+    );
 }
 
 #[test]
@@ -690,44 +475,36 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
     // What could go wrong: each queue is scanned as if the others had been already. The lock comes to l; the cycle goes
     // through j as well, which is scanned first.
     let mut world = World::new(Rules { holders_max: 1, ..RULES });
-    world.holds(b'a', Write, b"j");
-    world.waits(b'b', Read, b"jk");
-    world.waits(b'c', Read, b"j");
-    world.waits(b'c', Write, b"kl");
-    world.then(&acquire(b'e', Read, b"l").db(1));
-    world.waits(b'e', Write, b"j");
-    world.then(&Op::Swap);
+    world.play(
+        "a writes j. b waits to read jk. c waits to read j. c waits to write kl. e tries to read l in 1. \
+         e waits to write j. swap.",
+    );
 }
 
 #[test]
 fn what_a_lost_client_was_granted_is_taken_back_where_it_went() {
     // It would stay under its new name until the lease ends, for an owner that never got the reply.
-    let rename = |from, to| Op::Rename { from, to };
-    let (swap, move_to_1) = (Op::Swap, |key| Op::Move { key });
-    let ways = [
-        vec![],
-        vec![rename(b'j', b'k')],
-        vec![rename(b'j', b'k'), rename(b'k', b'l')],
-        vec![rename(b'j', b'k'), rename(b'k', b'j')],
-        vec![move_to_1(b'j')],
-        vec![swap.clone()],
-        vec![swap.clone(), swap.clone()],
-        vec![rename(b'j', b'k'), swap.clone()],
-        vec![rename(b'j', b'k'), move_to_1(b'k')],
-        vec![move_to_1(b'j'), swap],
+    let ways: [&[&str]; 10] = [
+        &[],
+        &["j becomes k"],
+        &["j becomes k", "k becomes l"],
+        &["j becomes k", "k becomes j"],
+        &["j moves"],
+        &["swap"],
+        &["swap", "swap"],
+        &["j becomes k", "swap"],
+        &["j becomes k", "k moves"],
+        &["j moves", "swap"],
     ];
-    for keys in [&b"j"[..], b"jm"] {
-        for way in &ways {
+    for keys in ["j", "jm"] {
+        for way in ways {
             let mut world = world();
-            world.holds(b'a', Write, keys);
-            world.waits(b'b', Write, keys);
-            world.release(b'a', keys);
-            assert_eq!(world.at(b'j'), at(b"b", b""));
-            for op in way {
-                world.then(op);
+            world.play(&format!("a writes {keys}. b waits to write {keys}. a leaves {keys}. j: b/-."));
+            for goes in way {
+                world.play(goes);
                 assert_eq!(world.naive.rows.len(), keys.len(), "it goes along: {way:?}");
             }
-            world.then(&Op::Lose { nth: 0 });
+            world.play("grant 0 is lost.");
             assert_eq!(world.naive.rows, [], "{way:?}");
             assert!(world.primary.locks.is_empty(), "{way:?}");
         }
@@ -737,22 +514,9 @@ fn what_a_lost_client_was_granted_is_taken_back_where_it_went() {
 #[test]
 fn an_owner_is_heard_of_where_what_it_was_granted_went() {
     // What it knows that it has would be taken from it, or what it does not know be left, for a key that it names.
-    for (heard, is_left) in [(b'k', true), (b'j', false)] {
-        let mut world = world();
-        world.holds(b'a', Write, b"j");
-        world.waits(b'b', Write, b"j");
-        world.release(b'a', b"j");
-        world.then(&Op::Rename { from: b'j', to: b'k' });
-        world.then(&Op::Extend {
-            keys: vec![heard],
-            owner: b'b',
-            lease: LONG,
-            fence: Named::None,
-            session: None,
-            note: None,
-        });
-        world.then(&Op::Lose { nth: 0 });
-        assert_eq!(world.at(b'k').0 == b"b", is_left);
+    for (heard, left) in [("k", "b"), ("j", "-")] {
+        let story = "a writes j. b waits to write j. a leaves j. j becomes k.";
+        world().play(&format!("{story} b extends {heard}. grant 0 is lost. k: {left}/-."));
     }
 }
 
@@ -760,19 +524,16 @@ fn an_owner_is_heard_of_where_what_it_was_granted_went() {
 fn a_repeated_request_that_cannot_wait_leaves_the_place_as_it_was() {
     // No owner would wait for the owner any more.
     let mut world = world();
-    world.holds(b'a', Write, b"j");
-    world.waits(b'b', Write, b"j");
-    world.waits(b'c', Write, b"j");
+    world.play("a writes j. b waits to write j. c waits to write j.");
     world.some_cannot_wait = true;
     let mut refused = 0;
     for _ in 0..6 {
         let answer = world.ask_for(b'b', Write, b"j", (LONG, Wait::Forever, Some(1)));
         refused += usize::from(answer == Answer::Unavailable);
-        assert_eq!(world.at(b'j'), at(b"a", b"bc"));
+        world.play("j: a/bc.");
     }
     assert_eq!(refused, 2);
-    world.release(b'a', b"j");
-    assert_eq!(world.at(b'j'), at(b"b", b"c"));
+    world.play("a leaves j. j: b/c.");
 }
 
 #[test]
@@ -780,111 +541,66 @@ fn a_raised_limit_of_holders_serves_its_waiters_and_no_request_passes_them() {
     // What could go wrong: the queue is not scanned, and the next requester takes the place for which others wait.
     let rules = |holders_max| Rules { holders_max, ..RULES };
     let mut world = World::new(rules(1));
-    world.holds(b'x', Write, b"k");
-    world.waits(b'a', Read, b"k");
-    world.waits(b'b', Read, b"k");
-    world.waits(b'c', Read, b"k");
-    world.release(b'x', b"k");
-    assert_eq!(world.at(b'k'), at(b"a", b"bc"));
+    world.play("x writes k. a waits to read k. b waits to read k. c waits to read k. x leaves k. k: a/bc.");
     world.naive.rules.holders_max = 2;
     world.primary.manager.limit_holders(2);
-    assert_eq!(world.ask_for(b'd', Read, b"k", (LONG, Wait::Never, None)), Answer::TooManyHolders);
-    assert_eq!(world.at(b'k'), at(b"ab", b"c"));
+    world.play("d tries to read k: TooManyHolders. k: ab/c.");
     world.naive.rules.holders_max = 3;
     world.primary.manager.limit_holders(3);
-    world.pass(1);
-    assert_eq!(world.at(b'k'), at(b"abc", b""));
+    world.play("1 ms. k: abc/-.");
 }
 
 #[test]
 fn a_reader_that_only_queue_order_would_keep_in_a_cycle_is_granted() {
     // r would wait for w and x, which wait for a, which waits for r. But r can share k with a.
-    let mut world = world();
-    world.holds(b'a', Read, b"k");
-    world.holds(b'r', Write, b"j");
-    world.waits(b'w', Write, b"k");
-    world.waits(b'x', Write, b"k");
-    world.waits(b'a', Write, b"j");
-    world.holds(b'r', Read, b"k");
-    assert_eq!(world.at(b'k'), at(b"ar", b"wx"));
-    world.release(b'r', b"jk");
-    world.release(b'a', b"jk");
-    assert_eq!(world.at(b'k'), at(b"w", b"x"));
+    world().play(
+        "a reads k. r writes j. w waits to write k. x waits to write k. a waits to write j. r reads k. k: ar/wx. \
+         r leaves jk. a leaves jk. k: w/x.",
+    );
 }
 
 #[test]
 fn a_writer_that_only_queue_order_would_keep_in_a_cycle_is_granted() {
     // k is kept for m, which also waits for b; b waits for r. r could not have k before m, nor m before r.
-    let mut world = world();
-    world.holds(b'b', Write, b"l");
-    world.holds(b'r', Write, b"j");
-    world.waits(b'm', Write, b"kl");
-    world.waits(b'b', Write, b"j");
-    world.holds(b'r', Write, b"k");
-    assert_eq!(world.at(b'k'), at(b"r", b"m"));
+    world().play("b writes l. r writes j. m waits to write kl. b waits to write j. r writes k. k: r/m.");
 }
 
 #[test]
 fn a_request_that_closes_a_cycle_passes_no_waiter_outside_of_it() {
     // y waits for z, which waits for no owner: r would come before y for nothing that y waits for.
-    let mut world = world();
-    world.holds(b'b', Write, b"l");
-    world.holds(b'r', Write, b"j");
-    world.holds(b'z', Write, b"o");
-    world.waits(b'y', Write, b"ko");
-    world.waits(b'm', Write, b"kl");
-    world.waits(b'b', Write, b"j");
-    assert_eq!(world.ask(b'r', Write, b"k"), Answer::Deadlock);
-    assert_eq!(world.at(b'k'), at(b"", b"ym"));
+    world().play(
+        "b writes l. r writes j. z writes o. y waits to write ko. m waits to write kl. b waits to write j. \
+         r asks to write k: Deadlock. k: -/ym.",
+    );
 }
 
 #[test]
 fn a_waiter_is_passed_once_by_requests_that_open_cycles() {
     // Two owners that close cycles in turn would keep v waiting for ever.
-    let mut world = world();
-    world.holds(b'a', Write, b"j");
-    world.holds(b'b', Read, b"k");
-    world.waits(b'b', Write, b"j");
-    world.waits(b'v', Write, b"k");
-    world.holds(b'a', Read, b"k");
-    world.release(b'a', b"j");
-    world.release(b'b', b"k");
-    world.waits(b'a', Write, b"j");
-    assert_eq!(world.ask(b'b', Read, b"k"), Answer::Deadlock);
-    world.release(b'b', b"j");
-    world.release(b'a', b"k");
-    assert_eq!(world.at(b'k'), at(b"v", b""));
+    world().play(
+        "a writes j. b reads k. b waits to write j. v waits to write k. a reads k. a leaves j. b leaves k. \
+         a waits to write j. b asks to read k: Deadlock. b leaves j. a leaves k. k: v/-.",
+    );
 }
 
 #[test]
 fn each_wait_of_an_owner_that_is_in_a_deadlock_is_ended_and_no_other() {
     // When k is reserved for m no longer, o passes m there. Both waits of o for m are deadlocks then; that for z is
     // not.
-    let mut world = world();
-    world.holds(b'm', Write, b"ab");
-    world.holds(b'z', Write, b"lc");
-    world.waits(b'm', Write, b"kl");
-    for key in [b"a", b"b", b"c"] {
-        world.waits(b'o', Write, key);
-    }
-    world.pass(20);
-    world.holds(b'o', Write, b"k");
-    assert_eq!([b'a', b'b', b'c'].map(|key| world.at(key)), [at(b"m", b""), at(b"m", b""), at(b"z", b"o")]);
+    world().play(
+        "m writes ab. z writes lc. m waits to write kl. o waits to write a. o waits to write b. o waits to write c. \
+         20 ms. o writes k. a: m/-. b: m/-. c: z/o.",
+    );
 }
 
 #[test]
 fn a_waiter_that_only_queue_order_keeps_in_a_cycle_is_granted_by_its_check() {
     // When j is reserved for a no longer, r passes a there. Then a waits for r, w for a, and r for w, but only for the
     // place of w: r can share k with a.
-    let mut world = world();
-    world.holds(b'a', Read, b"k");
-    world.holds(b'z', Write, b"o");
-    world.waits(b'w', Write, b"k");
-    world.waits(b'r', Read, b"k");
-    world.waits(b'a', Write, b"jo");
-    world.pass(20);
-    world.holds(b'r', Write, b"j");
-    assert_eq!([world.at(b'j'), world.at(b'k')], [at(b"r", b"a"), at(b"ar", b"w")]);
+    world().play(
+        "a reads k. z writes o. w waits to write k. r waits to read k. a waits to write jo. 20 ms. r writes j. j: r/a. \
+         k: ar/w.",
+    );
 }
 
 #[test]

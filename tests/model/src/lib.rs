@@ -6,6 +6,7 @@ pub mod expiring;
 pub mod naive;
 pub mod play;
 mod queue;
+mod story;
 mod told;
 pub mod words;
 pub mod world;

@@ -2,31 +2,15 @@
 
 use crate::words::Answer;
 pub use crate::world::LONG;
-use crate::world::{Bound, Least, Named, Op, World, acquire, release};
-use lock_core::model::hold::Mode::{self, Read, Write};
+use crate::world::{Least, Op, World, acquire, release};
+use lock_core::model::hold::Mode;
 use lock_core::model::request::{Acquire, Amount, Wait};
 use lock_core::model::time::Millis;
-
-/// How an owner asks: whether it waits, for how long its place is kept, and how many shares it wants to have at least.
-#[derive(Clone, Copy)]
-pub struct Manner {
-    pub wait: Wait,
-    pub queue: Option<u64>,
-    pub retry: Option<u32>,
-}
-
-pub const AT_ONCE: Manner = Manner { wait: Wait::Never, queue: None, retry: None };
-pub const WAITING: Manner = Manner { wait: Wait::Forever, queue: None, retry: None };
 
 /// A request for the core by itself, without any option.
 pub fn plain(mode: Mode, wait: Wait) -> Acquire {
     let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
     Acquire { mode, lease: Millis(LONG), note, wait, retry, session, queue, share, min_fence }
-}
-
-/// True if an owner holds now what it asked for.
-pub fn is_granted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Granted(_))
 }
 
 impl World {
@@ -77,60 +61,16 @@ impl World {
 
     /// An owner asks for a place, or asks again.
     pub fn polls(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64) -> Answer {
-        self.polls_for(owner, mode, keys, queue, Wait::Never)
-    }
-
-    pub fn polls_for(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64, wait: Wait) -> Answer {
-        self.is_told(&acquire(owner, mode, keys).wait(wait).queue(Some(queue)))
-    }
-
-    /// An owner is offered a key, which it has to collect still.
-    pub fn is_offered(&mut self, owner: u8, mode: Mode, key: u8) {
-        self.holds(b'x', Write, &[key]);
-        assert_eq!(self.polls(owner, mode, &[key], 50), Answer::Placed);
-        self.release(b'x', &[key]);
-        assert_eq!(self.offered(key), [owner]);
+        self.is_told(&acquire(owner, mode, keys).queue(Some(queue)))
     }
 
     pub fn offered(&self, key: u8) -> Vec<u8> {
         self.naive.rows.iter().filter(|row| row.key == key && row.offered).map(|row| row.owner).collect()
     }
 
-    /// An owner asks for some of so many shares: the limit, and what it takes.
-    pub fn asks(&mut self, owner: u8, key: u8, share: (u32, u32), manner: Manner) -> Answer {
-        let Manner { wait, queue, retry } = manner;
-        self.is_told(&acquire(owner, Read, &[key]).wait(wait).retry(retry).queue(queue).share(Some(share)))
-    }
-
-    pub fn shares(&mut self, owner: u8, key: u8, share: (u32, u32)) {
-        let answer = self.asks(owner, key, share, AT_ONCE);
-        assert!(is_granted(&answer), "{answer:?}");
-    }
-
-    pub fn waits_to_share(&mut self, owner: u8, key: u8, share: (u32, u32)) {
-        assert_eq!(self.asks(owner, key, share, WAITING), Answer::Queued);
-    }
-
-    pub fn gives_back(&mut self, owner: u8, key: u8, amount: Amount) {
-        self.then(&release(owner, &[key], amount));
-    }
-
     /// How many reads an owner has.
     pub fn reads(&self, owner: u8, key: u8) -> u32 {
         self.naive.rows.iter().filter(|row| (row.key, row.owner) == (key, owner)).map(|row| row.reads).sum()
-    }
-
-    /// An owner requests these keys by a client's connection, which its holds are bound to.
-    pub fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
-        self.is_told(&acquire(owner, mode, keys).wait(Wait::Forever).session(Some(session)))
-    }
-
-    pub fn extends(&mut self, owner: u8, key: u8, session: Option<Bound>) {
-        self.then(&Op::Extend { keys: vec![key], owner, lease: LONG, fence: Named::None, session, note: None });
-    }
-
-    pub fn closes(&mut self, client: u8) {
-        self.then(&Op::Close { client, late: false });
     }
 
     /// What a request is answered.

@@ -638,16 +638,12 @@ impl Naive {
 
     /// Whether an owner waits for another, directly or through others.
     fn leads_to(&self, from: u8, to: u8, now_us: u64) -> bool {
-        let (mut seen, mut next) = (BTreeSet::from([from]), vec![from]);
-        while let Some(at) = next.pop() {
-            next.extend(self.edges(at, now_us).into_iter().map(|(_, other)| other).filter(|other| seen.insert(*other)));
-        }
-        seen.contains(&to)
+        from == to || self.leads(from, to, |at| self.edges(at, now_us))
     }
 
     /// Whether a path leads from an owner back to it.
     pub fn is_in_cycle(&self, owner: u8, now_us: u64) -> bool {
-        self.leads_back(owner, |at| self.edges(at, now_us))
+        self.leads(owner, owner, |at| self.edges(at, now_us))
     }
 
     /// Whether a path leads from an owner back to it, and does not vanish by itself. A key is kept only so long for a
@@ -655,26 +651,20 @@ impl Naive {
     /// wait for the other.
     pub fn is_in_lasting_cycle(&self, owner: u8, now_us: u64) -> bool {
         let waits_once = |owner| self.waiters.iter().filter(|waiter| waiter.ask.owner == owner).count() == 1;
-        self.leads_back(owner, |at| match waits_once(at) {
+        self.leads(owner, owner, |at| match waits_once(at) {
             true => self.edges_to(at, now_us, |other| !other.is_many()),
             false => BTreeSet::new(),
         })
     }
 
-    fn leads_back(&self, owner: u8, edges: impl Fn(u8) -> BTreeSet<(u8, u8)>) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut next = vec![owner];
-        while let Some(at) = next.pop() {
-            for (_, other) in edges(at) {
-                if other == owner {
-                    return true;
-                }
-                if seen.insert(other) {
-                    next.push(other);
-                }
-            }
+    fn leads(&self, from: u8, to: u8, edges: impl Fn(u8) -> BTreeSet<(u8, u8)>) -> bool {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while !seen.contains(&to)
+            && let Some(at) = next.pop()
+        {
+            next.extend(edges(at).into_iter().map(|(_, other)| other).filter(|other| seen.insert(*other)));
         }
-        false
+        seen.contains(&to)
     }
 
     /// A cycle of two or three owners, each of which waits for a hold of the next.

@@ -3,154 +3,25 @@
 use crate::harness::connection::{Connection, Reply};
 use testbed::{Client, Server, wait_for};
 
-/// A command as COMMAND INFO and COMMAND DOCS must show it.
-struct Shown {
-    name: &'static str,
-    arity: i64,
-    flags: &'static [&'static str],
-    keys: Keys,
-    /// What is done with them.
-    key: &'static [&'static str],
-    /// `?` optional, `...` as many as one likes, `(a|b)` one of, `WORD:value` behind a word.
-    args: &'static str,
-}
-
-/// Where a command's keys are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Keys {
-    None,
-    /// The first argument.
-    First,
-    /// As many as the first argument says, behind it.
-    Counted,
-}
-
-const TAKES: &[&str] = &["blocking", "fast", "module", "write"];
-const CHANGES: &[&str] = &["fast", "module", "write"];
-
-const COMMANDS: &[Shown] = &[
-    Shown {
-        name: "lock.acquire",
-        arity: -3,
-        flags: TAKES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
-    },
-    Shown {
-        name: "lock.rw",
-        arity: -4,
-        flags: TAKES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
-    },
-    Shown {
-        name: "lock.share",
-        arity: -4,
-        flags: TAKES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?",
-    },
-    Shown {
-        name: "lock.release",
-        arity: -3,
-        flags: CHANGES,
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?",
-    },
-    Shown {
-        name: "lock.extend",
-        arity: -5,
-        flags: CHANGES,
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note? MINFENCE:fence?",
-    },
-    Shown {
-        name: "lock.check",
-        arity: -3,
-        flags: &["fast", "module", "readonly"],
-        keys: Keys::First,
-        key: &["RO", "access"],
-        args: "key owner (READ|WRITE)? FENCE:fence?",
-    },
-    Shown {
-        name: "lock.guard",
-        arity: -5,
-        flags: &["module", "write"],
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner fence command arg...?",
-    },
-    Shown {
-        name: "lock.info",
-        arity: -2,
-        flags: &["module", "readonly"],
-        keys: Keys::First,
-        key: &["RO", "access"],
-        args: "key OWNER:owner? COUNT:count?",
-    },
-    Shown {
-        name: "lock.macquire",
-        arity: -4,
-        flags: &["blocking", "module", "movablekeys", "write"],
-        keys: Keys::Counted,
-        key: &["RW", "access", "update"],
-        args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
-               QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?",
-    },
-    Shown {
-        name: "lock.mrelease",
-        arity: -4,
-        flags: &["module", "movablekeys", "write"],
-        keys: Keys::Counted,
-        key: &["RW", "access", "delete"],
-        args: "numkeys key... owner (READ|WRITE)? (ALL|TO:count)?",
-    },
-    Shown {
-        name: "lock.mextend",
-        arity: -6,
-        flags: &["module", "movablekeys", "write"],
-        keys: Keys::Counted,
-        key: &["RW", "access", "delete"],
-        args: "numkeys key... owner (PX:milliseconds|EX:seconds) SESSION:milliseconds?",
-    },
-    Shown {
-        name: "lock.break",
-        arity: -2,
-        flags: &["module", "write"],
-        keys: Keys::First,
-        key: &["RW", "access", "delete"],
-        args: "key owner?",
-    },
-    Shown {
-        name: "lock.top",
-        arity: -1,
-        flags: &["module", "readonly"],
-        keys: Keys::None,
-        key: &[],
-        args: "COUNT:count?",
-    },
-    Shown {
-        name: "lock.log",
-        arity: -1,
-        flags: &["admin", "loading", "module", "stale"],
-        keys: Keys::None,
-        key: &[],
-        args: "(COUNT:count|RESET)?",
-    },
-    Shown {
-        name: "lock.hold",
-        arity: -3,
-        flags: CHANGES,
-        keys: Keys::First,
-        key: &["RW", "access", "update"],
-        args: "key owner? state note?",
-    },
-];
+/// The commands as COMMAND INFO and COMMAND DOCS must show them: the name, the arity, the flags; where its keys are and
+/// what is done with them; the arguments. The key is the first argument, or as many are as that one says, behind it. In
+/// arguments `?` is optional, `...` as many as one likes, `(a|b)` one of, `WORD:value` behind a word.
+const COMMANDS: &str = "\
+lock.acquire -3 blocking,fast,module,write | first RW,access,update | key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?
+lock.rw -4 blocking,fast,module,write | first RW,access,update | key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?
+lock.share -4 blocking,fast,module,write | first RW,access,update | key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?
+lock.release -3 fast,module,write | first RW,access,delete | key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?
+lock.extend -5 fast,module,write | first RW,access,delete | key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note? MINFENCE:fence?
+lock.check -3 fast,module,readonly | first RO,access | key owner (READ|WRITE)? FENCE:fence?
+lock.guard -5 module,write | first RW,access,delete | key owner fence command arg...?
+lock.info -2 module,readonly | first RO,access | key OWNER:owner? COUNT:count?
+lock.macquire -4 blocking,module,movablekeys,write | counted RW,access,update | numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?
+lock.mrelease -4 module,movablekeys,write | counted RW,access,delete | numkeys key... owner (READ|WRITE)? (ALL|TO:count)?
+lock.mextend -6 module,movablekeys,write | counted RW,access,delete | numkeys key... owner (PX:milliseconds|EX:seconds) SESSION:milliseconds?
+lock.break -2 module,write | first RW,access,delete | key owner?
+lock.top -1 module,readonly | none | COUNT:count?
+lock.log -1 admin,loading,module,stale | none | (COUNT:count|RESET)?
+lock.hold -3 fast,module,write | first RW,access,update | key owner? state note?";
 
 fn texts(reply: Reply) -> Vec<String> {
     let mut texts: Vec<String> = reply.items().iter().map(Reply::text).collect();
@@ -182,30 +53,36 @@ fn shape(arg: &Reply) -> String {
 #[test]
 fn command_info_and_docs_tell_clients_all_they_need() {
     // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
-    for Shown { name, arity, flags, keys, key, args } in COMMANDS {
+    let (_server, mut wire) = Connection::alone();
+    let mut names = Vec::new();
+    for row in COMMANDS.lines() {
+        let [head, keys, args] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let [name, arity, flags] = head.split(' ').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let (keys, key) = keys.split_once(' ').unwrap_or((keys, ""));
+        let listed = |words: &str| words.split(',').map(str::to_owned).collect::<Vec<_>>();
+        names.push(name.to_owned());
         let info = wire.say(&format!("COMMAND INFO {name}")).items().remove(0).items();
-        assert_eq!(info[0].text(), *name);
-        assert_eq!(info[1].int(), *arity, "{name}");
-        assert_eq!(texts(info[2].clone()), *flags, "{name}");
+        assert_eq!(info[0].text(), name);
+        assert_eq!(info[1].int().to_string(), arity, "{name}");
+        assert_eq!(texts(info[2].clone()), listed(flags), "{name}");
         let (kind, spec, place) = match keys {
-            Keys::None => ("", vec![], [0, 0, 0]),
-            Keys::First => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
+            "none" => ("", vec![], [0, 0, 0]),
+            "first" => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
             // The first of them, for servers that find the node by that. A client that wants all must ask COMMAND
             // GETKEYS.
-            Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
+            "counted" => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
+            other => panic!("no keys: {other}"),
         };
         assert_eq!([info[3].int(), info[4].int(), info[5].int()], place, "{name}");
         let mut specs = info[8].clone().items();
-        if *keys == Keys::Counted {
+        if keys == "counted" {
             let signpost = specs.pop().expect("one more, by which the node is found");
             assert!(texts(signpost.field("flags")).contains(&"not_key".to_owned()), "{name}");
             assert_eq!(signpost.field("begin_search").field("spec").field("index").int(), 2, "{name}");
         }
         assert_eq!(specs.len(), usize::from(!spec.is_empty()), "{name}");
         for shown in specs {
-            assert_eq!(texts(shown.field("flags")), *key, "{name}");
+            assert_eq!(texts(shown.field("flags")), listed(key), "{name}");
             let begin = shown.field("begin_search");
             assert_eq!(begin.field("type").text(), "index", "{name}");
             assert_eq!(begin.field("spec").field("index").int(), 1, "{name}");
@@ -222,11 +99,10 @@ fn command_info_and_docs_tell_clients_all_they_need() {
         assert!(docs.field("complexity").text().starts_with("O("), "{name}");
         assert_eq!(docs.field("module").text(), "lock", "{name}");
         let shapes: Vec<_> = docs.field("arguments").items().iter().map(shape).collect();
-        assert_eq!(shapes.join(" "), *args, "{name}");
+        assert_eq!(shapes.join(" "), args, "{name}");
     }
     // And there is no other.
     let all = wire.say("COMMAND LIST FILTERBY MODULE lock");
-    let mut names: Vec<_> = COMMANDS.iter().map(|row| row.name.to_owned()).collect();
     names.sort();
     assert_eq!(texts(all), names);
 }
@@ -234,8 +110,7 @@ fn command_info_and_docs_tell_clients_all_they_need() {
 #[test]
 fn command_getkeys_finds_the_one_key() {
     // Proxies and cluster clients ask the server for the keys of commands that they do not know.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for command in [
         "LOCK.ACQUIRE key owner PX 5 NOTE n",
         "LOCK.RW key owner READ",
@@ -263,8 +138,7 @@ fn command_getkeys_finds_the_one_key() {
 #[test]
 fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
     // To unload it would leave values that nothing can free.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let modules = wire.say("MODULE LIST").items();
     let lock = modules.iter().find(|module| module.field("name").text() == "lock").expect("listed");
     // Two digits a part: 1.2.3 is 10203. A release candidate has the number of its release.
@@ -278,8 +152,7 @@ fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
 #[test]
 fn a_lock_is_a_value_of_its_own_type() {
     // If a lock passed for a string, APPEND could overwrite it unnoticed.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for n in 0..20 {
         conn.int(&["LOCK.ACQUIRE", &format!("lock{n}"), "a"]);
         conn.ok(&["SET", &format!("string{n}"), "x"]);
@@ -300,8 +173,7 @@ fn a_lock_is_a_value_of_its_own_type() {
 #[test]
 fn a_lock_has_no_copy() {
     // A copy would be held twice, with one fence.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     assert!(conn.error(&["COPY", "k", "copy"]).starts_with("ERR"));
     assert!(conn.error(&["COPY", "k", "k", "DB", "1"]).starts_with("ERR"));
@@ -312,8 +184,7 @@ fn a_lock_has_no_copy() {
 #[test]
 fn deleted_and_flushed_locks_are_free_at_once_and_forgotten() {
     // The index of leases would grow for ever, or end a lock that was taken afterwards.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let ends: &[&[&str]] = &[
         &["DEL", "k"],
         &["UNLINK", "k"],
@@ -350,8 +221,7 @@ fn ttl(conn: &mut Client, key: &str) -> i64 {
 #[test]
 fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
     // The server would expire the key by the wall clock, without an effect, while the lease still runs.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.RW", "k", "a", "READ"]);
     assert_eq!(ttl(&mut conn, "k"), -1);
     for grant in [
@@ -379,8 +249,7 @@ fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
 #[test]
 fn info_lock_counts_what_happened() {
     // An operator who sees nothing lapse would not learn that leases are too short.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let text: String = conn.get(&["INFO", "lock"]);
     let names: Vec<_> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
     let fields = [
@@ -482,8 +351,7 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
 fn a_released_lock_is_freed_at_once_and_a_crowded_one_in_the_background() {
     // A lock without a holder has an effort of 0 to free, which servers take for "always in the background". Each
     // release then woke another thread. Valkey frees so by default.
-    let server = Server::setup().option("lazyfree-lazy-server-del", "yes").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().option("lazyfree-lazy-server-del", "yes").connected();
     for _ in 0..100 {
         conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
         conn.int(&["LOCK.RELEASE", "k", "a"]).unwrap();

@@ -3,8 +3,10 @@
 //! The wall clock alone would let most of these tests pass. So wherever the module must remember, it is set back by an
 //! hour between the two grants.
 
+use super::minfence::{fence_clock, leave};
 use crate::harness::payload::{dump, restore};
 use crate::harness::servers::not_run;
+use crate::harness::state::rewrite_aof;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,16 +19,8 @@ fn take(conn: &mut Client, key: &str, owner: &str) -> i64 {
     conn.int(&["LOCK.ACQUIRE", key, owner, "PX", LEASE_MS]).unwrap_or_else(|| panic!("{owner} was refused {key}"))
 }
 
-fn leave(conn: &mut Client, key: &str, owner: &str) {
-    assert_eq!(conn.int(&["LOCK.RELEASE", key, owner, "ALL"]), Some(0));
-}
-
 fn info(conn: &mut Client, key: &str) -> LockInfo {
     conn.lock_info(key).unwrap_or_else(|| panic!("nobody holds {key}"))
-}
-
-fn fence_clock(conn: &mut Client) -> i64 {
-    conn.info("lock", "lock_fence_clock").parse().unwrap()
 }
 
 /// A hold that was carried keeps its fence in all that shows or lengthens it, until its owner asks again.
@@ -184,25 +178,6 @@ fn a_payload_restored_on_another_server_raises_its_clock() {
 }
 
 #[test]
-fn upgrading_gives_a_new_fence_and_all_else_keeps_it() {
-    // A reader's fence may be below other readers' that wrote nothing; a writer's must be above them all.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let rw = |conn: &mut Client, mode: &str| conn.int(&["LOCK.RW", "k", "a", mode]).unwrap();
-    let read = rw(&mut conn, "READ");
-    assert_eq!(rw(&mut conn, "READ"), read, "re-entry");
-    let write = rw(&mut conn, "WRITE");
-    assert!(write > read, "upgrade");
-    assert_eq!(rw(&mut conn, "WRITE"), write, "re-entry for writing");
-    assert_eq!(rw(&mut conn, "READ"), write, "a downgrade begins so");
-    conn.int(&["LOCK.RELEASE", "k", "a", "WRITE", "ALL"]).unwrap();
-    assert_eq!(info(&mut conn, "k").mode, "read");
-    assert_eq!(info(&mut conn, "k").holders[0].fence, write, "downgraded");
-    assert_eq!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", "5000"]), Some(write), "extended");
-    assert!(rw(&mut conn, "WRITE") > write, "upgraded again");
-}
-
-#[test]
 fn readers_of_one_lock_never_share_a_fence() {
     // Many grants within one microsecond of a clock that is behind: only the count of the last one tells them apart.
     let server = clocked(&[]);
@@ -233,15 +208,6 @@ const KEPT: [Kept; 6] = [
     ("AOF, rewritten", AOF, rewrite_aof),
     ("AOF without preamble, rewritten", AOF_PLAIN, rewrite_aof),
 ];
-
-fn rewrite_aof(conn: &mut Client) {
-    conn.get::<String>(&["BGREWRITEAOF"]);
-    wait_for("the rewrite to end", || {
-        conn.info("persistence", "aof_rewrite_in_progress") == "0"
-            && conn.info("persistence", "aof_rewrite_scheduled") == "0"
-    });
-    assert_eq!(conn.info("persistence", "aof_last_bgrewrite_status"), "ok");
-}
 
 #[test]
 fn fences_rise_over_a_restart_although_the_wall_clock_was_set_back() {
@@ -329,13 +295,12 @@ fn fences_rise_after_the_end_of_the_aof_was_lost() {
     // With appendfsync everysec a power cut takes a second of records along; the grants in it have been answered.
     for preamble in ["yes", "no"] {
         for cut_command in [false, true] {
-            let mut server = Server::setup()
+            let (mut server, mut conn) = Server::setup()
                 .option("appendonly", "yes")
                 .option("appendfsync", "always")
                 .option("aof-use-rdb-preamble", preamble)
                 .option("aof-load-truncated", "yes")
-                .start();
-            let mut conn = server.connect();
+                .connected();
             take(&mut conn, "k", "a");
             let kept = fs::metadata(incr_file(&server)).unwrap().len();
             leave(&mut conn, "k", "a");
@@ -523,8 +488,7 @@ fn a_fence_half_a_year_ahead_is_taken() {
 #[test]
 fn a_hold_of_a_client_with_a_fence_far_ahead_is_refused_and_leaves_no_trace() {
     // The same poison by another way in.
-    let server = Server::setup().lock_option("allow-hold", "yes").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().lock_option("allow-hold", "yes").connected();
     let clock = take(&mut conn, "other", "a");
     let day_us = 24 * 3600 * 1_000_000;
     let poison = (clock + 367 * day_us).to_string();
@@ -548,8 +512,7 @@ fn a_hold_of_a_client_with_a_fence_far_ahead_is_refused_and_leaves_no_trace() {
 #[test]
 fn fences_stay_exact_in_a_double_even_when_the_wall_clock_is_centuries_ahead() {
     // At 2^53 a client in JavaScript would see two grants with one number; the clock must rise below it all the same.
-    let server = Server::setup().wall_offset("+300y").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().wall_offset("+300y").connected();
     let mut last = 0;
     for _ in 0..100 {
         let fence = take(&mut conn, "k", "a");

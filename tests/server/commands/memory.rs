@@ -15,8 +15,7 @@ fn fill(conn: &mut Client, full: bool) {
 #[test]
 fn a_full_server_refuses_new_holds_and_places_and_serves_the_rest() {
     // What could go wrong: a holder is told OOM for what it has already, or a new hold is made on a full server.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut wire = Connection::resp2(&server);
     for way in [Way::Plain, Way::Script] {
         let mut player = Player::new(&mut wire, way);
@@ -64,8 +63,7 @@ fn a_full_server_refuses_new_holds_and_places_and_serves_the_rest() {
 
 #[test]
 fn a_transaction_gets_what_needs_no_new_memory() {
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut wire = Connection::resp2(&server);
     let held = wire.say("LOCK.ACQUIRE k a").int();
     // It is queued before memory is short: Redis 7.0 queues nothing then.
@@ -80,8 +78,7 @@ fn a_transaction_gets_what_needs_no_new_memory() {
 
 #[test]
 fn a_client_that_would_have_to_be_parked_is_refused_by_a_full_server() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k p QUEUE 60000", "nil")]);
     fill(&mut scene.conn, true);
     scene.play(&[
@@ -104,8 +101,7 @@ fn a_client_that_would_have_to_be_parked_is_refused_by_a_full_server() {
 #[test]
 fn owners_with_places_are_served_in_their_order_while_memory_is_short() {
     // What could go wrong: an owner with an offer is told OOM, and the lock lies idle until a later waiter has it.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k h", "#1"),
         ("LOCK.ACQUIRE k x QUEUE 60000", "nil"),
@@ -128,8 +124,7 @@ fn owners_with_places_are_served_in_their_order_while_memory_is_short() {
 fn a_refusal_for_want_of_memory_leaves_no_trace() {
     // A server that waits for the disk in the background writes its file later, and tells its length later.
     let saved = Server::setup().option("appendonly", "yes").option("appendfsync", "no");
-    let server = saved.option("enable-debug-command", "yes").start();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(saved.option("enable-debug-command", "yes").start());
     scene.play(&[
         ("LOCK.RW k a READ", "#1"),
         ("LOCK.RW k r READ", "#2"),
@@ -156,8 +151,7 @@ fn a_refusal_for_want_of_memory_leaves_no_trace() {
 #[test]
 fn what_eviction_can_make_room_for_is_granted() {
     // What could go wrong: a server that has just evicted enough, or may go on evicting, refuses all the same.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let value = "v".repeat(100_000);
     for policy in ["noeviction", "volatile-lru", "volatile-ttl", "volatile-random", "allkeys-lru"] {
         conn.ok(&["FLUSHALL"]);

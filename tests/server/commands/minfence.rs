@@ -5,8 +5,6 @@
 //! long it takes.
 
 use crate::harness::connection::{Connection, Way};
-use crate::harness::payload::{dump, restore};
-use crate::harness::scene::Scene;
 use crate::harness::stream::Stream;
 use crate::harness::transcript::play_in;
 use testbed::{Client, Cluster, Server, Setup, wait_for};
@@ -48,7 +46,7 @@ fn raise(conn: &mut Client, key: &str, owner: &str, least: i64) -> i64 {
     fence.unwrap_or_else(|| panic!("{owner} does not hold {key}"))
 }
 
-fn leave(conn: &mut Client, key: &str, owner: &str) {
+pub(super) fn leave(conn: &mut Client, key: &str, owner: &str) {
     assert_eq!(conn.int(&["LOCK.RELEASE", key, owner, "ALL"]), Some(0));
 }
 
@@ -111,45 +109,6 @@ fn a_hold_rises_to_a_fence_above_all_that_its_key_has_had_and_the_former_one_is_
 }
 
 #[test]
-fn readers_of_one_lock_have_different_fences_however_they_are_raised() {
-    // The resource could not tell their requests apart, nor could the server.
-    play_in(
-        &Server::new(),
-        &[Way::Plain],
-        &[
-            ("LOCK.RW k a READ", "#1"),
-            ("LOCK.RW k b READ", "#2"),
-            ("LOCK.EXTEND k a PX 60000 MINFENCE #2", "#3"),
-            ("LOCK.RW k b READ RETRY 1 MINFENCE #3", "#4"),
-            ("LOCK.RW k c READ MINFENCE #4", "#5"),
-            ("LOCK.EXTEND k c PX 60000 MINFENCE #4", "#5"),
-            // Also one that has gone counts.
-            ("LOCK.RELEASE k c", "0"),
-            ("LOCK.EXTEND k a PX 60000 MINFENCE #5", "#6"),
-            // An upgrade has a new one in any case, a downgrade keeps it.
-            ("LOCK.RELEASE k b ALL", "0"),
-            ("LOCK.RW k a WRITE MINFENCE #2", "#7"),
-            ("LOCK.RW k a READ MINFENCE #7", "#7"),
-        ],
-    );
-}
-
-#[test]
-fn a_hold_has_just_the_fence_that_is_asked_for_if_none_is_above_it() {
-    let server = settled(Server::setup());
-    let mut conn = server.connect();
-    let ahead = far_ahead(&mut conn);
-    assert_eq!(take(&mut conn, "k", "a", Some(ahead)), ahead);
-    assert_eq!(fence_clock(&mut conn), ahead, "the clock takes note of it");
-    assert_eq!(take(&mut conn, "j", "a", Some(ahead)), ahead + 1);
-    assert_eq!(take(&mut conn, "i", "a", None), ahead + 2);
-    assert_eq!(raise(&mut conn, "first", "z", ahead + 1_000_000), ahead + 1_000_000);
-    assert_eq!(fence_clock(&mut conn), ahead + 1_000_000);
-    let fence = conn.int(&["LOCK.RW", "r", "a", "READ", "MINFENCE", &(ahead + 2_000_000).to_string()]);
-    assert_eq!(fence, Some(ahead + 2_000_000));
-}
-
-#[test]
 fn a_fence_further_ahead_than_half_the_skew_is_refused_and_leaves_no_trace() {
     // What could go wrong: one client poisons the clock of the node, and with it every resource.
     let server = settled(Server::setup());
@@ -194,42 +153,6 @@ fn a_fence_further_ahead_than_half_the_skew_is_refused_and_leaves_no_trace() {
 }
 
 #[test]
-fn a_fence_that_was_given_or_seen_is_accepted_whatever_the_wall_clock_says() {
-    // A node that was just promoted, or whose wall clock was set back, has given fences that others must be raised to.
-    let server = settled(Server::setup().wall_offset("+0"));
-    let mut conn = server.connect();
-    let last = take(&mut conn, "k", "a", None);
-    server.set_wall_offset("-1h");
-    wait_for("the module to see it", || conn.call(&asked("k", "b", Some(last + 1))).is_err());
-    assert_eq!(conn.error(&asked("free", "b", Some(last + 1))), TOO_FAR);
-    assert_eq!(raise(&mut conn, "first", "z", last), last);
-    assert_eq!(take(&mut conn, "free", "b", Some(last)), last + 1);
-    // Seen in a lock that came from elsewhere.
-    let ahead = settled(Server::setup().wall_offset("+1d"));
-    let mut there = ahead.connect();
-    let came = take(&mut there, "k", "a", None);
-    restore(&mut conn, "came", &dump(&mut there, "k")).unwrap();
-    assert_eq!(conn.error(&asked("j", "b", Some(came + 1))), TOO_FAR);
-    assert_eq!(take(&mut conn, "j", "b", Some(came)), came + 1);
-}
-
-#[test]
-fn a_lock_that_was_renamed_rises_to_no_fence_that_its_new_key_may_have_had() {
-    // The lock that came knows of its own fences alone.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let old = take(&mut conn, "from", "a", None);
-    take(&mut conn, "elsewhere", "c", None);
-    let had = take(&mut conn, "onto", "b", None);
-    leave(&mut conn, "onto", "b");
-    conn.ok(&["RENAME", "from", "onto"]);
-    assert!(old + 1 < had);
-    let raised = raise(&mut conn, "onto", "a", old + 1);
-    assert!(raised > had, "{raised} is not above {had}");
-    assert_eq!(take(&mut conn, "onto", "a", None), raised, "from then on it is its own");
-}
-
-#[test]
 fn a_waiter_is_granted_the_fence_that_it_asked_for() {
     let server = settled(Server::setup());
     let mut conn = server.connect();
@@ -247,42 +170,6 @@ fn a_waiter_is_granted_the_fence_that_it_asked_for() {
 /// The same, and it waits.
 fn blocked(key: &str, owner: &str, least: i64) -> Vec<String> {
     asked(key, owner, Some(least)).into_iter().chain(["BLOCK".to_owned(), "0".to_owned()]).collect()
-}
-
-#[test]
-fn a_waiter_whose_fence_is_too_far_ahead_at_its_turn_is_told_so_and_the_next_is_served() {
-    // The wall clock was set back while it waited: its grant would carry the fence clock an hour ahead.
-    let server = settled(Server::setup().wall_offset("+0"));
-    let mut conn = server.connect();
-    take(&mut conn, "k", "a", None);
-    let least = far_ahead(&mut conn);
-    let mut waiters = [Connection::resp2(&server), Connection::resp2(&server)];
-    waiters[0].send(&blocked("k", "b", least));
-    wait_for("the first to wait", || conn.info("lock", "lock_waiters") == "1");
-    waiters[1].send(&blocked("k", "c", 1));
-    wait_for("the second to wait", || conn.info("lock", "lock_waiters") == "2");
-    server.set_wall_offset("-1h");
-    wait_for("the module to see it", || conn.call(&asked("k", "d", Some(least))).is_err());
-    let last = fence_clock(&mut conn);
-    leave(&mut conn, "k", "a");
-    assert_eq!(waiters[0].read().text(), TOO_FAR);
-    assert_eq!(waiters[1].read().int(), last + 1);
-}
-
-#[test]
-fn an_offer_has_the_next_fence_and_rises_when_it_is_collected() {
-    // A place keeps nothing of its request. The fence is that of the request that is answered with it.
-    let server = settled(Server::setup());
-    let mut scene = Scene::new(&server);
-    scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
-    let ahead = far_ahead(&mut scene.conn).to_string();
-    assert_eq!(scene.conn.int(&["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000", "MINFENCE", &ahead]), None);
-    scene.play(&[("LOCK.RELEASE k a", "0")]);
-    let offered = scene.conn.lock_info("k").unwrap().holders[0].fence;
-    assert!(offered < ahead.parse().unwrap());
-    assert_eq!(scene.conn.int(&["LOCK.EXTEND", "k", "b", "PX", "60000", "MINFENCE", &offered.to_string()]), None);
-    let again = ["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000", "MINFENCE", &(offered + 5).to_string()];
-    assert_eq!(scene.conn.int(&again), Some(offered + 5));
 }
 
 #[test]

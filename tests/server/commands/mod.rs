@@ -7,7 +7,6 @@ mod fences;
 mod many;
 mod memory;
 mod minfence;
-mod minfence_attack;
 mod panic;
 mod replies;
 mod replies_hold;

@@ -106,8 +106,7 @@ fn a_panic_in_a_step_leaves_no_change_that_nobody_hears_of() {
 #[test]
 fn what_a_step_that_panics_has_granted_ends_with_its_connection() {
     // What could go wrong: the panic comes before the index of sessions has heard of the grant.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     assert!(matches!(wire.say("LOCK.MACQUIRE 2 a z h PX 600000"), Reply::Array(_)));
     let mut first = Connection::waiting(&server, "LOCK.ACQUIRE a first SESSION 0 PX 600000 BLOCK 0");
     let ask = ["LOCK.MACQUIRE", "2", "z", "other<panics when opened>", "second", "BLOCK", "0"];
@@ -122,8 +121,7 @@ fn what_a_step_that_panics_has_granted_ends_with_its_connection() {
 #[test]
 fn a_panic_where_others_are_told_ends_the_waits_of_the_step_with_an_error() {
     // What could go wrong: the client that was granted the key hears nothing, and waits for ever.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     let key = "k<panics when told>";
     let taken = wire.ask(&["LOCK.ACQUIRE", key, "h"]);
     if !panics_on_purpose(&server) {

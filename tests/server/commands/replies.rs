@@ -67,8 +67,7 @@ fn info_is_a_map_in_resp3_and_a_flat_array_in_resp2() {
 #[test]
 fn a_made_owner_comes_with_its_fence_and_is_never_the_same() {
     // Two clients with the same made owner would both hold the lock.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let mut owners: Vec<String> = (0..100)
         .map(|n| {
             let mut granted = wire.say(&format!("LOCK.ACQUIRE k{n} *")).items();
@@ -127,8 +126,7 @@ fn lease_is(conn: &mut Client, key: &str, ms: i64) {
 #[test]
 fn a_lease_is_as_long_as_asked_or_as_configured() {
     // Seconds taken for milliseconds, or a default that is not the configured one, end a lock while it is in use.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "default", "a"]);
     lease_is(&mut conn, "default", 30_000);
     conn.ok(&["CONFIG", "SET", "lock.default-lease-ms", "50000"]);
@@ -143,8 +141,7 @@ fn a_lease_is_as_long_as_asked_or_as_configured() {
 #[test]
 fn asking_again_never_shortens_a_lease_and_never_adds_to_it() {
     // A nested call with a short lease would end the lock while the outer one still works.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "60000"]);
     for short in ["1", "50000"] {
         conn.int(&["LOCK.RW", "k", "a", "READ", "PX", short]).expect("granted");
@@ -162,8 +159,7 @@ fn asking_again_never_shortens_a_lease_and_never_adds_to_it() {
 #[test]
 fn extend_sets_the_lease_be_it_shorter_or_longer() {
     // EXTEND that only lengthens leaves a client without a way to say "I need only a little more".
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     for (unit, length, ms) in [("PX", "10000", 10_000), ("PX", "70000", 70_000), ("EX", "20", 20_000)] {
         assert_eq!(conn.int(&["LOCK.EXTEND", "k", "a", unit, length]), fence);
@@ -178,8 +174,7 @@ fn extend_sets_the_lease_be_it_shorter_or_longer() {
 #[test]
 fn no_more_owners_hold_a_key_than_may() {
     // Without the limit one key's readers could use up the memory of the server.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut wire = Connection::resp2(&server);
     conn.ok(&["CONFIG", "SET", "lock.max-holders-per-key", "2"]);
     let limit = "LIMIT key has lock.max-holders-per-key holders";
@@ -206,8 +201,7 @@ fn no_more_owners_hold_a_key_than_may() {
 #[test]
 fn info_shows_ten_holders_unless_told_otherwise() {
     // A key with 65,536 readers would answer megabytes to any reader of its state.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     for n in 0..12 {
         wire.say(&format!("LOCK.RW k reader-{n:02} READ"));
     }
@@ -243,8 +237,7 @@ fn a_shorter_limit_for_owners_and_notes_is_named_with_its_value() {
 #[test]
 fn a_holder_can_go_on_and_leave_after_the_limit_was_lowered() {
     // A limit that holds for RELEASE too would keep the lock of a long owner until its lease ends.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     Player::new(&mut wire, Way::Plain).play(&[
         ("LOCK.ACQUIRE k @200", "#1"),
         ("CONFIG SET lock.max-owner-bytes 100", "OK"),
@@ -274,8 +267,7 @@ fn the_longest_lease_is_the_configured_one_in_both_units() {
 #[test]
 fn held_ms_counts_from_the_grant_and_anew_from_a_rename() {
     // Re-entry or an extension could hide for how long a lock has been held.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("granted");
     let held_ms = |conn: &mut Client, key: &str| conn.lock_info(key).expect("held").holders[0].held_ms;
     wait_for("half a second to pass", || held_ms(&mut conn, "k") >= 500);

@@ -321,8 +321,7 @@ fn every_transcript_is_answered_as_written_in_a_script() {
 #[test]
 fn every_transcript_is_answered_as_written_in_a_function() {
     // A function runs with a client of its own, which has no connection.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     wire.load_function();
     play_all(&mut wire, Way::Function);
 }

@@ -184,8 +184,7 @@ const CATEGORIES: &[(&str, &str)] = &[
 #[test]
 fn every_command_is_in_its_acl_categories() {
     // A user with -@dangerous could forge holds; one with +@read could take locks.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let names = |wire: &mut Connection, category: &str| match wire.say(&format!("ACL CAT {category}")) {
         Reply::Array(all) => {
             let mut ours: Vec<_> = all.iter().map(Reply::text).filter(|name| name.starts_with("lock.")).collect();
@@ -221,8 +220,7 @@ fn flags_of(wire: &mut Connection, command: &str) -> Vec<String> {
 #[test]
 fn lock_log_is_flagged_as_slowlog_is() {
     // What could go wrong: RESET changes what the server remembers, and passes for a read.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     for like in ["slowlog|get", "slowlog|reset"] {
         let mut expected = flags_of(&mut wire, like);
         expected.push("module".to_owned());

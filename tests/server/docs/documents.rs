@@ -159,8 +159,7 @@ fn the_page_of_a_command_has_its_syntax_and_every_part() {
 #[test]
 fn the_page_of_a_command_says_what_the_server_says_of_it() {
     // What could go wrong: a right is given by a category that the command is not in, or a flag has changed.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let words = |reply: Reply| -> BTreeSet<String> { reply.items().iter().map(Reply::text).collect() };
     for spec in command::table::TABLE {
         let (name, page) = (name_of(spec), page_of(spec));
@@ -426,8 +425,7 @@ fn every_example_prints_what_its_page_says() {
 #[test]
 fn what_an_example_prints_is_what_redis_cli_prints() {
     // What could go wrong: the examples are right for this program, and no reader sees them so.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.RW", "k", "a \"b\"\n", "READ", "NOTE", "it's"]).unwrap();
     conn.int(&["LOCK.RW", "k", "b", "READ"]).unwrap();
     let commands: [&[&str]; 7] = [

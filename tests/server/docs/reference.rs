@@ -251,8 +251,7 @@ fn a_server_starts_from_redis_conf_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("redis.conf");
     std::fs::write(&file, text).unwrap();
-    let server = Server::setup().without_module().config_file(&file).start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().without_module().config_file(&file).connected();
     for spec in TABLE {
         let pair: Vec<String> = conn.get(&["CONFIG", "GET", &format!("lock.{}", spec.name)]);
         assert_eq!(pair[1], written(spec).0, "{}", spec.name);
@@ -265,8 +264,7 @@ fn a_server_starts_from_redis_conf_as_it_is() {
 #[test]
 fn the_page_of_fields_names_each_field_that_a_server_shows() {
     // What could go wrong: a field that no page explains, or that a dashboard searches for in vain.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "NOTE", "n"]);
     let mut waits = server.connect();
     waits.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);

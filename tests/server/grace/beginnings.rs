@@ -47,8 +47,7 @@ fn the_start_of_the_process_and_each_promotion_begin_a_whole_grace() {
 #[test]
 fn module_load_begins_a_grace() {
     // Nobody knows whether the module ran before in this process's data.
-    let server = Server::setup().without_module().option("enable-module-command", "yes").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().without_module().option("enable-module-command", "yes").connected();
     let since = Instant::now();
     conn.ok(&["MODULE", "LOAD", module().to_str().unwrap(), "grace-ms", LONG]);
     assert_whole(&mut conn, since);
@@ -119,8 +118,7 @@ fn a_waiter_is_served_at_the_end_of_the_grace_by_the_timer() {
 
 #[test]
 fn a_place_without_a_client_is_served_at_the_end_of_the_grace() {
-    let server = Server::setup().lock_option("grace-ms", "1000").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().lock_option("grace-ms", "1000").connected();
     if conn.call(&["LOCK.ACQUIRE", "k", "a", "QUEUE", "60000"]).is_ok() {
         // A slow machine: the grace was over.
         return;

@@ -5,8 +5,7 @@ use testbed::Server;
 
 #[test]
 fn without_the_configuration_nothing_is_refused() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("CONFIG GET lock.grace-ms", "[lock.grace-ms 0]"), ("LOCK.ACQUIRE k a", "#1")]);
     promote(&mut scene.conn);
     assert_eq!(scene.left(), 0);
@@ -46,8 +45,7 @@ fn a_grace_that_is_over_is_not_resumed() {
     assert_eq!(scene.left(), 0);
     scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
     // It is over by itself, too.
-    let server = Server::setup().lock_option("grace-ms", "1").start();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(Server::setup().lock_option("grace-ms", "1").start());
     testbed::wait_for("its end", || scene.left() == 0);
     scene.conn.ok(&["CONFIG", "SET", "lock.grace-ms", LONG]);
     assert_eq!(scene.left(), 0);

@@ -3,13 +3,12 @@
 
 use super::{LONG, Scene, left, promote, with_grace};
 use crate::harness::state::holders;
-use testbed::{Server, wait_for};
+use testbed::Server;
 
 #[test]
 fn holders_extend_and_release_and_operators_break() {
     // What could go wrong: a holder loses its lock because it may not extend it, or cannot give it back.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.MACQUIRE 4 i j k l a PX 600000", "[#1 #2 #3 #4]"), ("LOCK.RW k a READ", "#3")]);
     scene.promote();
     scene.play(&[
@@ -29,49 +28,6 @@ fn holders_extend_and_release_and_operators_break() {
         ("LOCK.INFO l OWNER a COUNT 0", "[mode write fence #4 shares 0 holding 1 holders [[owner a mode write reads 0 writes 1 fence #4 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]"),
         ("LOCK.ACQUIRE k b", "GRACE ~"),
     ]);
-}
-
-#[test]
-fn what_becomes_free_is_granted_at_the_end_of_the_grace_and_not_before() {
-    // Releases, breaks, lapses, closed sessions and deletions serve the queue at other times.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    let mut session = server.connect();
-    scene.play(&[
-        ("LOCK.MACQUIRE 4 released broken deleted lapses a PX 600000", "[#1 #2 #3 #4]"),
-        ("LOCK.RW read a READ PX 600000", "#5"),
-    ]);
-    session.int(&["LOCK.ACQUIRE", "closed", "s", "PX", "600000"]).unwrap();
-    scene.promote();
-    session.int(&["LOCK.EXTEND", "closed", "s", "PX", "600000", "SESSION", "0"]).unwrap();
-    let keys = ["released", "broken", "deleted", "lapses", "closed", "free"];
-    scene.play(&[
-        ("released: LOCK.ACQUIRE released w BLOCK 0", "waits"),
-        ("broken: LOCK.ACQUIRE broken w BLOCK 0", "waits"),
-        ("deleted: LOCK.ACQUIRE deleted w BLOCK 0", "waits"),
-        ("lapses: LOCK.ACQUIRE lapses w BLOCK 0", "waits"),
-        ("closed: LOCK.ACQUIRE closed w BLOCK 0", "waits"),
-        ("free: LOCK.ACQUIRE free w BLOCK 0", "waits"),
-        ("read: LOCK.RW read w READ BLOCK 0", "waits"),
-        ("LOCK.RELEASE released a", "0"),
-        ("LOCK.BREAK broken", "1"),
-        ("DEL deleted", "1"),
-        ("LOCK.EXTEND lapses a PX 1", "#4"),
-    ]);
-    drop(session);
-    wait_for("all to be free", || keys.iter().all(|key| holders(&mut scene.conn, key).is_empty()));
-    // One that is over is shown as ended before the timer has ended it.
-    scene.stage.until("lock_lapsed", 1);
-    for key in keys {
-        let row: &'static str = format!("{key}:").leak();
-        scene.play(&[(row, "waits")]);
-    }
-    scene.end();
-    for key in keys.into_iter().chain(["read"]) {
-        scene.stage.waiter(key).read().int();
-        assert!(holders(&mut scene.conn, key).contains(&"w".to_owned()), "{key}");
-    }
-    assert_eq!(scene.conn.info_number("lock", "lock_handed_off"), 7);
 }
 
 #[test]

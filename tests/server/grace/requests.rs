@@ -113,29 +113,6 @@ fn a_request_with_block_waits_and_is_served_after_the_grace() {
 }
 
 #[test]
-fn a_request_whose_time_is_up_before_the_grace_is_over_gets_grace_and_not_null() {
-    let server = Server::new();
-    let mut scene = promoted(&server);
-    for request in REQUESTS {
-        let mut waiter = Connection::sent(&server, &format!("{request} BLOCK 5").split(' ').collect::<Vec<_>>());
-        assert_eq!(waiter.only_reply().code(), "GRACE", "{request}");
-    }
-    assert_eq!(scene.conn.info_number("lock", "lock_timed_out"), REQUESTS.len() as u64);
-    assert_eq!(scene.conn.info_number("lock", "lock_contended_keys"), 0);
-    // CLIENT UNBLOCK is the end of its time, too.
-    scene.play(&[
-        ("a: LOCK.ACQUIRE held b BLOCK 0", "waits"),
-        ("CLIENT UNBLOCK %a", "1"),
-        ("a:", "GRACE ~"),
-        ("b: LOCK.ACQUIRE held b BLOCK 0", "waits"),
-        ("CLIENT UNBLOCK %b ERROR", "1"),
-        ("b:", "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
-    ]);
-    scene.end();
-    scene.play(&[("c: LOCK.ACQUIRE held b BLOCK 5", "nil")]);
-}
-
-#[test]
 fn a_request_with_queue_gets_grace_and_keeps_its_place() {
     let server = Server::new();
     let mut scene = promoted(&server);
@@ -184,48 +161,4 @@ fn a_request_with_queue_may_ask_from_a_script_during_a_grace() {
     scene.end();
     scene.stage.until("lock_offered", 1);
     scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("LOCK.ACQUIRE k a QUEUE 60000", "#1")]);
-}
-
-#[test]
-fn a_reader_that_asks_to_write_gets_grace_with_queue_and_a_deadlock_is_told_at_once() {
-    let server = Server::new();
-    let mut scene = promoted(&server);
-    scene.play(&[
-        ("LOCK.RW shared a WRITE QUEUE 60000", "GRACE ~"),
-        ("x: LOCK.RW shared a WRITE BLOCK 0", "waits"),
-        // Each would wait for the hold of the other.
-        ("y: LOCK.ACQUIRE held b BLOCK 0", "waits"),
-        ("LOCK.RW free a READ", "GRACE ~"),
-    ]);
-    scene.end();
-    scene.play(&[("x:", "#3"), ("y:", "waits")]);
-
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[("LOCK.ACQUIRE j a PX 600000", "#1"), ("LOCK.ACQUIRE k b PX 600000", "#2")]);
-    scene.promote();
-    scene.play(&[
-        ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
-        ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
-        ("LOCK.RELEASE k b", "0"),
-        ("a:", "waits"),
-    ]);
-    scene.end();
-    scene.play(&[("a:", "#3")]);
-}
-
-#[test]
-fn a_limit_of_waiters_holds_during_a_grace() {
-    let server = Server::setup().lock_option("grace-ms", "600000").lock_option("max-waiters", "1").start();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
-        ("LOCK.ACQUIRE k b BLOCK 0", "LIMIT server has lock.max-waiters waiters"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "GRACE ~"),
-        // Its place stands: it is answered as one that does not wait.
-        ("LOCK.ACQUIRE k b QUEUE 60000 BLOCK 0", "GRACE ~"),
-        ("LOCK.ACQUIRE k a BLOCK 0", "ERR owner already waits there: use RETRY"),
-        ("b: LOCK.ACQUIRE k a BLOCK 0 RETRY 1", "waits"),
-        ("a:", "nil"),
-    ]);
 }

@@ -52,8 +52,7 @@ fn check_tells_an_owner_from_others_a_mode_from_the_other_and_a_hold_from_a_form
 #[test]
 fn a_lease_that_is_over_is_not_held_though_nothing_has_ended_it_yet() {
     // What could go wrong: a resource lets in an owner whose lease has ended, until a timer gets to it.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     // All of it comes in one turn of the event loop, in which no timer rings.
     wire.send_line("LOCK.ACQUIRE k a PX 100\r\nDEBUG SLEEP 0.15\r\nLOCK.CHECK k a\r\nINFO lock");
     assert!(wire.read().int() > 0);
@@ -84,8 +83,7 @@ fn a_check_changes_nothing_and_is_not_sent() {
 fn a_check_confirms_no_grant() {
     // What could go wrong: a resource asks about an owner whose client has gone before it was told of its grant. That
     // grant is then not taken back, and nobody has the lock.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut eye = Connection::resp2(&server);
     assert!(eye.say("LOCK.ACQUIRE k a").int() > 0);
     for number in 0..20 {
@@ -104,26 +102,8 @@ fn a_check_confirms_no_grant() {
 }
 
 #[test]
-fn an_offer_is_null() {
-    // Its owner does not know of it.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
-    let offered: &[Row] = &[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k a", "0"),
-        ("LOCK.CHECK k b", "nil"),
-        ("LOCK.CHECK k b WRITE", "nil"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "#2"),
-        ("LOCK.CHECK k b WRITE FENCE #2", "#2"),
-    ];
-    Player::new(&mut wire, Way::Plain).play(offered);
-}
-
-#[test]
 fn a_read_only_script_may_check() {
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let fence = wire.say("LOCK.ACQUIRE k a");
     let script = ["EVAL_RO", "return redis.call('LOCK.CHECK', KEYS[1], ARGV[1])", "1", "k"];
     assert_eq!(wire.ask(&[&script[..], &["a"]].concat()), fence);

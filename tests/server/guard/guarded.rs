@@ -53,8 +53,7 @@ fn a_command_runs_only_while_its_owner_holds_for_writing_under_that_fence() {
 fn a_command_of_an_owner_whose_lease_is_over_is_not_run_though_nothing_has_ended_the_lease_yet() {
     // What could go wrong: a process sleeps through its lease, its command arrives together with the end of the lease,
     // and overwrites what the next holder will read.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let fence = wire.say("LOCK.ACQUIRE k a PX 100").int();
     // All of it comes in one turn of the event loop, in which no timer rings.
     wire.send_line(&format!("DEBUG SLEEP 0.15\r\nLOCK.GUARD k a {fence} SET d x\r\nEXISTS d\r\nINFO lock"));
@@ -66,8 +65,7 @@ fn a_command_of_an_owner_whose_lease_is_over_is_not_run_though_nothing_has_ended
 #[test]
 fn all_guards_of_a_script_or_a_transaction_run_or_none_does() {
     // What could go wrong: the lease ends between two of them, and half of a change is done.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let beyond = "local function left() local map = redis.call('LOCK.INFO', 'k')[10][1]; return map[12] end
         local fence = string.format('%.0f', redis.call('LOCK.CHECK', 'k', 'a'))
         local first = redis.call('LOCK.GUARD', 'k', 'a', fence, 'INCR', 'd')
@@ -139,8 +137,7 @@ fn what_a_script_may_not_run_is_refused_by_name_and_an_error_is_the_whole_reply(
 #[test]
 fn a_command_that_would_wait_is_answered_at_once() {
     // What could go wrong: a guarded command is served later, when its lock has another holder.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     let fence = wire.say("LOCK.ACQUIRE k a").int();
     for command in ["BLPOP l 0", "BLMOVE l m LEFT RIGHT 0", "BZPOPMIN z 0", "XREAD BLOCK 0 STREAMS x 0"] {
         let name = command.split(' ').next().unwrap();
@@ -264,24 +261,10 @@ fn the_error_of_a_command_is_its_reply_and_never_that_of_the_next_one() {
 }
 
 #[test]
-fn an_offer_is_null() {
-    // Its owner does not know of it, though others may see its fence.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("LOCK.RELEASE k a", "0")]);
-    let offered = server.connect().lock_info("k").unwrap().holders[0].fence;
-    let guarded = player.wire.say(&format!("LOCK.GUARD k b {offered} SET d x"));
-    assert_eq!(guarded, Reply::Null);
-    player.go_on(&[("LOCK.ACQUIRE k b QUEUE 60000", "#2"), ("LOCK.GUARD k b #2 SET d 1", "[#2 OK]")]);
-}
-
-#[test]
 fn a_guard_confirms_the_grant_of_its_owner() {
     // What could go wrong: a client gets its grant and guards a write at once over another connection. The grant is
     // taken back, because the connection that waited closes in the same turn.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut eye = Connection::resp2(&server);
     assert!(eye.say("LOCK.ACQUIRE k a").int() > 0);
     let waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
@@ -326,8 +309,7 @@ fn guards_are_not_nested_by_a_detour_either() {
 
 #[test]
 fn what_was_guarded_and_what_was_refused_is_counted() {
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     let mut conn = server.connect();
     let mut counts = || ["lock_guarded", "lock_guard_refused"].map(|field| conn.info_number("lock", field));
     let fence = wire.say("LOCK.ACQUIRE k a").int();

@@ -24,8 +24,7 @@ fn a_guarded_command_is_refused_where_it_would_be_by_itself() {
 #[test]
 fn a_full_memory_refuses_what_adds_and_not_what_deletes() {
     // What could go wrong: an owner can no longer delete under its lock, though that is what is needed now.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     wire.say("SET d 1");
     let fence = wire.say("LOCK.ACQUIRE k a").int();
     assert_eq!(wire.say("CONFIG SET maxmemory 1"), Reply::simple("OK"));
@@ -93,8 +92,7 @@ fn a_replica_runs_no_guarded_command() {
 #[test]
 fn a_read_only_script_runs_no_guarded_command() {
     // GUARD is a write, whatever the command is. LOCK.CHECK is for these.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     let fence = wire.say("LOCK.ACQUIRE k a").int().to_string();
     let script = "return redis.pcall('LOCK.GUARD', KEYS[1], 'a', ARGV[1], 'GET', 'd')";
     assert_eq!(wire.ask(&["EVAL_RO", script, "1", "k", &fence]).code(), "ERR");

@@ -1,7 +1,6 @@
 //! What a guarded command replies is what it replies by itself, byte by byte.
 
 use crate::harness::connection::Connection;
-use testbed::Server;
 
 /// What is there. Words that need no quotes.
 const THERE: &[&str] = &[
@@ -90,8 +89,7 @@ const COMMANDS: &[&str] = &[
 #[test]
 fn a_guarded_command_replies_as_it_does_by_itself() {
     // What could go wrong: a client library that knows the type of a command's reply gets another one, or one more.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     for command in THERE {
         wire.say(command);
     }

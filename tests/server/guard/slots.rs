@@ -303,8 +303,7 @@ fn no_update_is_lost_while_the_slot_of_lock_and_data_moves_key_by_key() {
 
 /// A cluster of one node, with one option more.
 fn lone_node(name: &str, value: &str) -> Server {
-    let server = Server::setup().option(name, value).cluster_node().start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().option(name, value).cluster_node().connected();
     conn.ok(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
     server

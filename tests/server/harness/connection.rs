@@ -108,6 +108,13 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// A server, and a connection to it in RESP2.
+    pub(crate) fn alone() -> (Server, Connection) {
+        let server = Server::new();
+        let connection = Connection::resp2(&server);
+        (server, connection)
+    }
+
     /// A connection in RESP2.
     pub(crate) fn resp2(server: &Server) -> Connection {
         Connection::try_resp2(server).expect("nobody closes it that early")

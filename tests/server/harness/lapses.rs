@@ -76,6 +76,13 @@ pub(crate) struct Lapses {
 }
 
 impl Lapses {
+    /// Listens to a server of its own. That, and a connection to it.
+    pub(crate) fn alone() -> (Server, Lapses, Client) {
+        let (server, conn) = Server::connected();
+        let lapses = Lapses::of(&server);
+        (server, lapses, conn)
+    }
+
     /// Listens from now on.
     pub(crate) fn of(server: &Server) -> Lapses {
         let mut conn = server.connect();

@@ -1,6 +1,7 @@
 //! What the tests share: connections, transcripts, payloads, and which servers cannot run which tests.
 
 pub(crate) mod connection;
+pub(crate) mod dice;
 pub(crate) mod hold_back;
 pub(crate) mod lapses;
 pub(crate) mod payload;

@@ -11,8 +11,22 @@ pub(crate) struct Scene<'s> {
 }
 
 impl Scene<'_> {
+    /// On a server of its own.
+    pub(crate) fn alone() -> Scene<'static> {
+        Scene::owning(Server::new())
+    }
+
+    /// On a server of its own that was set up.
+    pub(crate) fn owning(server: Server) -> Scene<'static> {
+        Scene::with(Stage::owning(server))
+    }
+
     pub(crate) fn new(server: &Server) -> Scene<'_> {
-        Scene { stage: Stage::new(server), conn: server.connect() }
+        Scene::with(Stage::new(server))
+    }
+
+    fn with(stage: Stage<'_>) -> Scene<'_> {
+        Scene { conn: stage.connect(), stage }
     }
 
     /// Plays rows.

@@ -19,6 +19,26 @@ pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
     holders.into_iter().map(|holder| Fields::from(holder).get("owner")).collect()
 }
 
+/// How many grants were taken back.
+pub(crate) fn taken_back(conn: &mut Client) -> u64 {
+    conn.info_number("lock", "lock_taken_back")
+}
+
+/// Rewrites the append-only file.
+pub(crate) fn rewrite_aof(conn: &mut Client) {
+    conn.get::<String>(&["BGREWRITEAOF"]);
+    rewritten(conn);
+}
+
+/// Waits until the file is rewritten.
+pub(crate) fn rewritten(conn: &mut Client) {
+    wait_for("the rewrite to end", || {
+        conn.info("persistence", "aof_rewrite_in_progress") == "0"
+            && conn.info("persistence", "aof_rewrite_scheduled") == "0"
+    });
+    assert_eq!(conn.info("persistence", "aof_last_bgrewrite_status"), "ok");
+}
+
 /// Waits until there is no waiter any more.
 pub(crate) fn nobody_waits(conn: &mut Client) {
     wait_for("everybody to be answered", || waiters(conn) == 0 && conn.info("lock", "lock_contended_keys") == "0");

@@ -2,6 +2,7 @@
 
 use crate::harness::connection::{Connection, Reply, Way};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 use testbed::{Client, PATIENCE, Server, wait_for};
 
@@ -166,22 +167,53 @@ impl Names {
 /// be over before one could see it. `b:` alone reads the reply that it waited for, or, with `waits`, sees that there is
 /// none. Without a name the command goes over one that never waits. `%b` stands for the number of b's connection.
 pub(crate) struct Stage<'s> {
-    server: &'s Server,
+    server: Lent<'s>,
     wire: Connection,
     eye: Client,
     waiters: BTreeMap<String, Connection>,
     names: Names,
 }
 
-impl Stage<'_> {
-    pub(crate) fn new(server: &Server) -> Stage<'_> {
-        Stage {
-            server,
-            wire: Connection::resp2(server),
-            eye: server.connect(),
-            waiters: BTreeMap::new(),
-            names: Names::default(),
+/// A server that a transcript is played on.
+enum Lent<'s> {
+    Own(Server),
+    Other(&'s Server),
+}
+
+impl Deref for Lent<'_> {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        match self {
+            Lent::Own(server) => server,
+            Lent::Other(server) => server,
         }
+    }
+}
+
+impl Stage<'_> {
+    /// On a server of its own.
+    pub(crate) fn alone() -> Stage<'static> {
+        Stage::owning(Server::new())
+    }
+
+    /// On a server of its own that was set up.
+    pub(crate) fn owning(server: Server) -> Stage<'static> {
+        Stage::with(Lent::Own(server))
+    }
+
+    pub(crate) fn new(server: &Server) -> Stage<'_> {
+        Stage::with(Lent::Other(server))
+    }
+
+    fn with(server: Lent<'_>) -> Stage<'_> {
+        let (wire, eye) = (Connection::resp2(&server), server.connect());
+        Stage { server, wire, eye, waiters: BTreeMap::new(), names: Names::default() }
+    }
+
+    /// A connection that looks.
+    pub(super) fn connect(&self) -> Client {
+        self.server.connect()
     }
 
     /// Plays all rows.
@@ -203,7 +235,7 @@ impl Stage<'_> {
             let reply = self.wire.ask(&words);
             return self.names.show(&reply);
         }
-        let waiter = self.waiters.entry(name.to_owned()).or_insert_with(|| Connection::resp2(self.server));
+        let waiter = self.waiters.entry(name.to_owned()).or_insert_with(|| Connection::resp2(&self.server));
         if !command.is_empty() {
             waiter.send(&words);
             if expected == "waits" {

@@ -57,8 +57,7 @@ fn a_lapsed_hold_is_gone_though_the_alarm_has_not_rung() {
 #[test]
 fn after_a_lapse_that_nobody_saw_asking_again_starts_anew() {
     // The count or the fence of the hold that is over could be carried on.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let old = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]).expect("free");
     let new = after_a_lapse_in_a_pipeline(&mut conn, &["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     assert!(matches!(new, Value::Int(new) if new > old), "{new:?} after {old}");
@@ -71,8 +70,7 @@ fn after_a_lapse_that_nobody_saw_asking_again_starts_anew() {
 fn a_lapsed_holder_keeps_nobody_out_though_the_alarm_has_not_rung() {
     // A writer could be refused because of a reader, or the other way round, whose lease is over.
     for (held, asked) in [("READ", "WRITE"), ("WRITE", "READ"), ("WRITE", "WRITE")] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (_server, mut conn) = Server::connected();
         conn.int(&["LOCK.RW", "k", "a", held, "PX", "60000"]).expect("free");
         let reply = after_a_lapse_in_a_pipeline(&mut conn, &["LOCK.RW", "k", "b", asked, "PX", "60000"]);
         assert!(matches!(reply, Value::Int(_)), "{held}, then {asked}: {reply:?}");
@@ -86,8 +84,7 @@ fn a_lapsed_holder_keeps_nobody_out_though_the_alarm_has_not_rung() {
 fn nothing_ends_during(server: &Server, hold_back: &HoldBack<'_>) {
     let mut lapses = Lapses::of(server);
     let mut conn = server.connect();
-    let mut fifteen = server.connect();
-    fifteen.ok(&["SELECT", "15"]);
+    let mut fifteen = server.connect_in("15");
     let over = [lease(&mut conn, "LOCK.ACQUIRE k a PX 4000"), lease(&mut conn, "LOCK.RW shared a READ PX 4050")];
     let elsewhere = lease(&mut fifteen, "LOCK.ACQUIRE k a PX 4100");
     lease(&mut conn, "LOCK.RW shared b READ PX 600000");
@@ -154,8 +151,7 @@ fn nothing_ends_while_clients_are_paused() {
 #[test]
 fn an_extension_that_arrives_during_a_pause_comes_too_late() {
     // It is served after the pause, maybe before the timer, when the lease is over: it must not bring it back.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut late = server.connect();
     let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 300");
     conn.ok(&["CLIENT", "PAUSE", "600000", "WRITE"]);

@@ -43,9 +43,7 @@ fn an_abandoned_lock_disappears_by_itself() {
 fn leases_of_all_lengths_end_once_and_none_early() {
     // Over several levels of the wheel, most of them at odd moments, from one millisecond to more than a second.
     // Rounding could end one before its time, or lose it. The program `clock` of faults measures how late they end.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let mut running: HashMap<String, Lease> = (0..100u64)
         .map(|n| lease(&mut conn, &format!("LOCK.ACQUIRE k{n} a PX {}", 1 + n * n * 13 % 1300)))
         .map(|lease| (lease.key.clone(), lease))
@@ -63,9 +61,7 @@ fn leases_of_all_lengths_end_once_and_none_early() {
 #[test]
 fn extending_moves_the_end_either_way() {
     // The entry in the index may stand early, never late: shorter must move it, and longer must not end it twice.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     lease(&mut conn, "LOCK.ACQUIRE longer a PX 3000");
     lease(&mut conn, "LOCK.ACQUIRE shorter a PX 600000");
     lease(&mut conn, "LOCK.ACQUIRE both a PX 3000");
@@ -81,27 +77,9 @@ fn extending_moves_the_end_either_way() {
 }
 
 #[test]
-fn asking_again_never_shortens_a_lease() {
-    // An owner that re-enters with a shorter lease would lose what the outer section still needs; and leases do not add
-    // up.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
-    let outer = lease(&mut conn, "LOCK.ACQUIRE kept a PX 4000");
-    lease(&mut conn, "LOCK.ACQUIRE kept a PX 600");
-    lease(&mut conn, "LOCK.ACQUIRE grown a PX 3000");
-    let inner = lease(&mut conn, "LOCK.ACQUIRE grown a PX 5000");
-    lapses.expect(0, &outer);
-    lapses.expect(0, &inner);
-    lapses.expect_no_more(&mut conn);
-}
-
-#[test]
 fn readers_of_one_key_end_one_by_one() {
     // One key has one entry in the index: after each reader's end it must stand at the next one's.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     // In one step, so that their ends are as far apart as they say; with one that leaves, and one that is cut short.
     let length = |n: u64| if n == 12 { 2050 } else { 2000 + n * 7 % 20 * 100 };
     let mut step = redis::pipe();
@@ -143,8 +121,7 @@ fn a_shorter_lease_after_a_longer_one_ends_in_time() {
     let server = slowly_ticking();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
-    let mut other = server.connect();
-    other.ok(&["SELECT", "15"]);
+    let mut other = server.connect_in("15");
     lease(&mut conn, "LOCK.ACQUIRE long a PX 600000");
     lease(&mut conn, "LOCK.RW shared long READ PX 600000");
     let mut late = Vec::new();
@@ -265,8 +242,7 @@ fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_
     // The server fires all timers that are due by the wall clock as it was when it began. A timer that is set anew by a
     // clock that was set back meanwhile is due at once, and so on. Then no client is served for as long as there is a
     // lease.
-    let server = Server::setup().wall_offset("+0").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().wall_offset("+0").connected();
     lease(&mut conn, "LOCK.ACQUIRE long a PX 600000");
     conn.0.set_read_timeout(Some(PATIENCE)).unwrap();
     for attempt in 0..8 {
@@ -340,8 +316,7 @@ fn a_lease_that_begins_on_the_servers_way_to_sleep_ends_in_time() {
 #[test]
 fn a_lease_that_may_not_end_now_does_not_keep_the_server_busy() {
     // Until the server may write again, each tick checks; a timer for what is due already would fire all the time.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let cpu_s = |conn: &mut Client| {
         let of = |conn: &mut Client, field: &str| conn.info("cpu", field).parse::<f64>().unwrap();
         of(conn, "used_cpu_user") + of(conn, "used_cpu_sys")

@@ -17,20 +17,11 @@ fn exists(conn: &mut Client, key: &str) -> bool {
     conn.get::<i64>(&["EXISTS", key]) == 1
 }
 
-/// A connection to another database than the first.
-fn connect_to(server: &Server, db: &str) -> Client {
-    let mut conn = server.connect();
-    conn.ok(&["SELECT", db]);
-    conn
-}
-
 #[test]
 fn a_renamed_lock_lapses_under_its_new_name() {
     // The entry could stay with the old name, where no scan would find the lock, or end a stranger there.
     for command in ["RENAME", "RENAMENX"] {
-        let server = Server::new();
-        let mut lapses = Lapses::of(&server);
-        let mut conn = server.connect();
+        let (_server, mut lapses, mut conn) = Lapses::alone();
         let moved = lease(&mut conn, "LOCK.ACQUIRE old a PX 4000").on("new");
         conn.get::<redis::Value>(&[command, "old", "new"]);
         assert_eq!(leases(&mut conn), 1, "{command}");
@@ -50,9 +41,7 @@ fn a_renamed_lock_lapses_under_its_new_name() {
 #[test]
 fn a_lock_that_a_rename_overwrites_takes_its_lease_along() {
     // The overwritten lock's entry could end the lock that lies there now.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     lease(&mut conn, "LOCK.ACQUIRE target a PX 3000");
     let stays = lease(&mut conn, "LOCK.ACQUIRE source b PX 5000").on("target");
     conn.ok(&["RENAME", "source", "target"]);
@@ -68,7 +57,7 @@ fn a_moved_lock_lapses_in_its_new_database() {
     // must not be taken for an entry of the other.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
-    let (mut zero, mut one) = (server.connect(), connect_to(&server, "1"));
+    let (mut zero, mut one) = (server.connect(), server.connect_in("1"));
     let there = lease(&mut one, "LOCK.ACQUIRE there a PX 3000");
     let moved = lease(&mut zero, "LOCK.ACQUIRE moved b PX 5000");
     assert_eq!(zero.get::<i64>(&["MOVE", "moved", "1"]), 1);
@@ -83,8 +72,7 @@ fn a_moved_lock_lapses_in_its_new_database() {
 #[test]
 fn a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database() {
     // Valkey 9.1 reports it with the number of the database that it left.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "5000"]).unwrap();
     conn.ok(&["MULTI"]);
     assert_eq!(conn.get::<String>(&["MOVE", "k", "1"]), "QUEUED");
@@ -100,7 +88,7 @@ fn a_moved_lock_that_is_released_leaves_the_others_their_leases() {
     // With the wrong entry it would take another lock's lease away: that lock would stay for ever.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
-    let (mut zero, mut one) = (server.connect(), connect_to(&server, "1"));
+    let (mut zero, mut one) = (server.connect(), server.connect_in("1"));
     let there = lease(&mut one, "LOCK.ACQUIRE there a PX 3000");
     lease(&mut zero, "LOCK.ACQUIRE moved b PX 600000");
     assert_eq!(zero.get::<i64>(&["MOVE", "moved", "1"]), 1);
@@ -117,14 +105,14 @@ fn leases_of_swapped_databases_end_in_the_other_one() {
     let swap = |other: &str, here_ms: u32, there_ms: Option<u32>| {
         let server = Server::new();
         let mut lapses = Lapses::of(&server);
-        let (mut zero, mut conn) = (server.connect(), connect_to(&server, other));
+        let (mut zero, mut conn) = (server.connect(), server.connect_in(other));
         let number = other.parse().unwrap();
         let mut expected = vec![(number, lease(&mut zero, &format!("LOCK.ACQUIRE k a PX {here_ms}")))];
         if let Some(ms) = there_ms {
             expected.push((0, lease(&mut conn, &format!("LOCK.ACQUIRE k b PX {ms}"))));
         }
         // A lock of the other databases stays.
-        let mut two = connect_to(&server, "2");
+        let mut two = server.connect_in("2");
         expected.push((2, lease(&mut two, "LOCK.ACQUIRE k c PX 6000")));
         zero.ok(&["SWAPDB", "0", other]);
         assert_eq!(leases(&mut zero), expected.len() as u64);
@@ -152,7 +140,7 @@ fn flushdb_takes_the_leases_of_that_database_alone() {
     // The other database's leases could go along, and its locks would stay for ever.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
-    let (mut zero, mut one) = (server.connect(), connect_to(&server, "1"));
+    let (mut zero, mut one) = (server.connect(), server.connect_in("1"));
     lease(&mut zero, "LOCK.ACQUIRE k a PX 3000");
     let stays = lease(&mut one, "LOCK.ACQUIRE k b PX 4000");
     zero.ok(&["FLUSHDB"]);
@@ -167,8 +155,7 @@ fn flushdb_takes_the_leases_of_that_database_alone() {
 #[test]
 fn a_database_without_locks_is_flushed_without_a_panic() {
     // Its number was once taken for that of an index.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     conn.ok(&["SELECT", "9"]);
     conn.ok(&["FLUSHDB"]);
@@ -182,7 +169,7 @@ fn flushall_takes_all_leases_and_locks_after_it_have_their_own() {
     for how in ["SYNC", "ASYNC"] {
         let server = Server::new();
         let mut lapses = Lapses::of(&server);
-        let (mut zero, mut fifteen) = (server.connect(), connect_to(&server, "15"));
+        let (mut zero, mut fifteen) = (server.connect(), server.connect_in("15"));
         let mut pipe = redis::pipe();
         (0..1000).for_each(|n| {
             pipe.cmd("LOCK.ACQUIRE").arg(&[&format!("many-{n}"), "a", "PX", "4000"]).ignore();
@@ -206,9 +193,7 @@ fn flushall_takes_all_leases_and_locks_after_it_have_their_own() {
 fn a_deleted_lock_leaves_no_lease_that_ends_its_successor() {
     // The old lease's end could be taken for the new one's.
     for command in ["DEL", "UNLINK", "LOCK.RELEASE"] {
-        let server = Server::new();
-        let mut lapses = Lapses::of(&server);
-        let mut conn = server.connect();
+        let (_server, mut lapses, mut conn) = Lapses::alone();
         lease(&mut conn, "LOCK.ACQUIRE k a PX 3000");
         let args: &[&str] = if command == "LOCK.RELEASE" { &[command, "k", "a"] } else { &[command, "k"] };
         conn.get::<i64>(args);
@@ -224,9 +209,7 @@ fn a_deleted_lock_leaves_no_lease_that_ends_its_successor() {
 #[test]
 fn a_lock_that_was_unlinked_with_many_readers_leaves_no_lease() {
     // Such a lock is freed on a background thread, which must not touch the index.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let mut pipe = redis::pipe();
     (0..500).for_each(|n| {
         pipe.cmd("LOCK.RW").arg(&["k", &format!("r{n}"), "READ", "PX", "3000"]).ignore();
@@ -242,9 +225,7 @@ fn a_lock_that_was_unlinked_with_many_readers_leaves_no_lease() {
 #[test]
 fn a_value_set_over_a_lock_outlives_its_lease() {
     // The lapse of what lay there could delete another client's value.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let over = lease(&mut conn, "LOCK.ACQUIRE k a PX 2000");
     conn.ok(&["SET", "k", "mine"]);
     assert_eq!(leases(&mut conn), 0);
@@ -279,9 +260,7 @@ fn restore(conn: &mut Client, key: &str, dumped: &(Vec<u8>, Duration, Duration),
 #[test]
 fn a_restored_lock_has_the_rest_of_its_lease_from_its_arrival() {
     // It could come back without a lease, or with the timer set for nothing: it is the only lock of the server then.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let first = lease(&mut conn, "LOCK.ACQUIRE k a PX 3000");
     let dumped = dump(&mut conn, &first);
     assert_eq!(conn.get::<i64>(&["DEL", "k"]), 1);
@@ -299,9 +278,7 @@ fn a_lock_restored_over_another_lapses_at_its_own_time() {
     // The value that is replaced is unlinked after the new one was loaded under the same name: the wrong entry could
     // go.
     for (over_ms, dumped_ms) in [(3000, 6000), (600_000, 3000)] {
-        let server = Server::new();
-        let mut lapses = Lapses::of(&server);
-        let mut conn = server.connect();
+        let (_server, mut lapses, mut conn) = Lapses::alone();
         let source = lease(&mut conn, &format!("LOCK.ACQUIRE source a PX {dumped_ms}"));
         let dumped = dump(&mut conn, &source);
         assert_eq!(conn.get::<i64>(&["DEL", "source"]), 1);
@@ -317,9 +294,7 @@ fn a_lock_restored_over_another_lapses_at_its_own_time() {
 #[test]
 fn a_restore_that_is_refused_leaves_no_lease() {
     // The payload is read before the server refuses it: its lease could stay in the index or end what lies there.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let source = lease(&mut conn, "LOCK.ACQUIRE source a PX 3000");
     let dumped = dump(&mut conn, &source);
     assert_eq!(conn.get::<i64>(&["DEL", "source"]), 1);
@@ -340,7 +315,7 @@ fn leases_go_on_through_a_reload() {
     // All values are made anew: each must be armed once, none twice, and none of the old entries may be left.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
-    let (mut zero, mut fifteen) = (server.connect(), connect_to(&server, "15"));
+    let (mut zero, mut fifteen) = (server.connect(), server.connect_in("15"));
     let short = lease(&mut zero, "LOCK.ACQUIRE short a PX 4000");
     let long = lease(&mut zero, "LOCK.ACQUIRE long a PX 8000");
     let other = lease(&mut fifteen, "LOCK.ACQUIRE other a PX 6000");
@@ -357,9 +332,7 @@ fn leases_go_on_through_a_reload() {
 #[test]
 fn a_time_to_live_that_a_user_sets_ends_the_lock_with_its_lease() {
     // The server removes the key by itself: the entry could stay behind and end the next lock on it.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let cut = lease(&mut conn, "LOCK.ACQUIRE cut a PX 6000");
     assert_eq!(conn.get::<i64>(&["PEXPIRE", "cut", "100"]), 1);
     sleep_until(Instant::now() + Duration::from_millis(101));
@@ -376,9 +349,7 @@ fn a_time_to_live_that_a_user_sets_ends_the_lock_with_its_lease() {
 #[test]
 fn a_time_to_live_beyond_the_lease_keeps_no_lock() {
     // Only the lease counts; and a new grant clears what a user has set.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let mut conn = server.connect();
+    let (_server, mut lapses, mut conn) = Lapses::alone();
     let kept = lease(&mut conn, "LOCK.ACQUIRE kept a PX 2000");
     assert_eq!(conn.get::<i64>(&["EXPIRE", "kept", "1000"]), 1);
     lapses.expect(0, &kept);
@@ -398,7 +369,7 @@ fn a_promoted_replica_ends_the_leases_it_got_by_full_sync() {
     let mut lapses = Lapses::of(&replica);
     let (mut there, mut here) = (primary.connect(), replica.connect());
     let short = lease(&mut there, "LOCK.ACQUIRE short a PX 15000");
-    let other = lease(&mut connect_to(&primary, "15"), "LOCK.RW other a READ PX 18000");
+    let other = lease(&mut primary.connect_in("15"), "LOCK.RW other a READ PX 18000");
     replica.follow(&primary);
     let synced = Instant::now();
     // And one by the stream, on top of the index that the sync has filled.

@@ -28,8 +28,7 @@ fn take(conn: &mut Client, numbers: std::ops::Range<usize>, end: Instant) {
 fn many_leases_that_end_together_stall_no_client() {
     // Ended in one go they would keep every client waiting for seconds; and their memory could stay.
     let _alone = alone();
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let memory_before = conn.info_number("memory", "used_memory");
     // To see how fast this machine is.
     let start = Instant::now();
@@ -73,8 +72,7 @@ fn leases_that_end_and_holds_of_a_closed_connection_share_one_slice_of_a_turn() 
     // With a slice each, the timer and the work before the event loop sleeps would keep clients waiting twice as long.
     const OVER: usize = 30_000;
     const BOUND: usize = 3_000;
-    let server = Server::setup().option("appendonly", "yes").option("appendfsync", "no").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().option("appendonly", "yes").option("appendfsync", "no").connected();
     let mut holder = Connection::resp2(&server);
     for n in 0..BOUND {
         assert!(holder.say(&format!("LOCK.ACQUIRE bound:{n} a PX 600000 SESSION 0")).int() > 0);

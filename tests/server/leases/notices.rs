@@ -123,8 +123,7 @@ fn a_client_of_resp2_is_told_over_the_connection_that_it_redirects_to() {
 
 #[test]
 fn a_note_that_is_too_long_leaves_the_lease_as_it_was() {
-    let server = Server::setup().lock_option("max-note-bytes", "3").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().lock_option("max-note-bytes", "3").connected();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000", "NOTE", "one"]);
     let error = conn.error(&["LOCK.EXTEND", "k", "a", "PX", "5", "NOTE", "four"]);
     assert_eq!(error, "LIMIT note is longer than lock.max-note-bytes (3)");

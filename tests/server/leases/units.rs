@@ -25,8 +25,7 @@ fn assert_held(reply: &Value) {
 
 #[test]
 fn a_lease_that_ends_within_a_script_is_there_for_all_of_it_and_gone_after_it() {
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let script = [TAKEN, BEYOND, SEEN].concat();
     assert_held(&conn.call(&["EVAL", &script, "1", "k"]).unwrap());
     // Another script is another unit.
@@ -38,8 +37,7 @@ fn a_lease_that_ends_within_a_script_is_there_for_all_of_it_and_gone_after_it() 
 fn a_script_that_takes_so_long_that_the_server_looks_after_other_clients_is_one_unit_still() {
     // The server's own clock goes on then. It counts the instructions of the script to see when.
     const LONG: &str = "for i = 1, 5000000 do end ";
-    let server = Server::setup().option("busy-reply-threshold", "1").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().option("busy-reply-threshold", "1").connected();
     let script = [TAKEN, BEYOND, LONG, SEEN].concat();
     assert_held(&conn.call(&["EVAL", &script, "1", "k"]).unwrap());
     let again = ["redis.call('LOCK.EXTEND', 'k', 'a', 'PX', 100) ", BEYOND, LONG, "return 1"].concat();
@@ -53,8 +51,7 @@ fn a_script_that_takes_so_long_that_the_server_looks_after_other_clients_is_one_
 
 #[test]
 fn a_lease_that_ends_within_a_transaction_is_there_for_all_of_it() {
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.ok(&["MULTI"]);
     for command in [
         vec!["LOCK.ACQUIRE", "k", "a", "PX", "100"],
@@ -78,8 +75,7 @@ fn a_lease_that_ends_within_a_transaction_is_there_for_all_of_it() {
 
 #[test]
 fn a_lease_that_ends_within_a_function_is_there_for_all_of_it() {
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let body = [TAKEN, BEYOND, SEEN].concat();
     let library = format!("#!lua name=units\nredis.register_function('beyond', function(keys, args) {body} end)");
     conn.call(&["FUNCTION", "LOAD", &library]).unwrap();
@@ -89,8 +85,7 @@ fn a_lease_that_ends_within_a_function_is_there_for_all_of_it() {
 #[test]
 fn commands_of_one_pipeline_are_units_of_their_own() {
     // A pipeline may be as long as a lease.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let commands = [
         vec!["LOCK.ACQUIRE", "k", "a", "PX", "100"],
         vec!["DEBUG", "SLEEP", "0.2"],

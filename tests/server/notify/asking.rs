@@ -163,8 +163,7 @@ fn nobody_is_told_while_writes_are_paused() {
 
 #[test]
 fn neither_info_of_a_lock_nor_the_saved_data_shows_a_channel() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch-hidden", "nil")]);
     let info = format!("{:?}", scene.stage.ask(&["LOCK.INFO", "k"]));
     assert!(!info.contains("hidden"), "{info}");

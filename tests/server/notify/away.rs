@@ -3,14 +3,8 @@
 use super::CHANNEL;
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
+use crate::places::away::{LONG, server};
 use testbed::{Server, wait_for};
-
-/// Longer than any test takes.
-const LONG: &str = "600000";
-
-fn server(away_ms: &str) -> Server {
-    Server::setup().lock_option("away-ms", away_ms).lock_option("max-queue-ms", "3600000").start()
-}
 
 /// Asks for places on `k` over one connection.
 fn places(server: &Server, owners: impl Iterator<Item = String>) -> Connection {

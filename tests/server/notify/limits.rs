@@ -8,8 +8,7 @@ const FULL: &str = "LIMIT keys, owners and channels of places would take more th
 
 #[test]
 fn a_channel_counts_once_for_all_its_places_and_by_its_length() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k x QUEUE 60000", "nil")]);
     let bytes = |scene: &mut Scene<'_>| scene.conn.info_number("lock", "lock_place_bytes");
     let first = bytes(&mut scene);
@@ -27,8 +26,7 @@ fn a_channel_counts_once_for_all_its_places_and_by_its_length() {
 
 #[test]
 fn a_channel_that_does_not_fit_is_refused_and_the_place_stays() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "nil")]);
     let full = scene.conn.info_number("lock", "lock_place_bytes") + 300;
     scene.conn.ok(&["CONFIG", "SET", "lock.max-place-bytes", &full.to_string()]);

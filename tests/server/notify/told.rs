@@ -84,68 +84,6 @@ fn a_place_that_ends_before_its_time_tells_its_owner() {
 const DEADLOCK: &str = "DEADLOCK a -> j -> b -> k -> a";
 
 #[test]
-fn a_cycle_that_comes_about_later_tells_the_owner_whose_place_ends() {
-    // A lock that is renamed to a key closes a cycle of two places.
-    let server = Server::new();
-    let mut subscriber = Subscriber::of(&server, CHANNEL);
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE x b", "#2"),
-        ("LOCK.ACQUIRE j c", "#3"),
-        ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "nil"),
-        ("LOCK.ACQUIRE j a QUEUE 60000 NOTIFY ch", "nil"),
-        ("RENAME x j", "OK"),
-    ]);
-    let told = subscriber.next();
-    assert!(["a", "b"].contains(&&*told), "{told}");
-    scene.stage.until("lock_deadlocks", 1);
-    scene.stage.until("lock_places", 1);
-}
-
-#[test]
-fn neither_the_end_of_queue_nor_a_release_by_the_owner_nor_the_end_of_an_offer_is_told() {
-    let server = Server::new();
-    let mut subscriber = Subscriber::of(&server, CHANNEL);
-    let mut scene = Scene::new(&server);
-    scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 100 NOTIFY ch", "nil")]);
-    scene.stage.until("lock_places", 0);
-    scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "nil"), ("LOCK.RELEASE k b", "nil")]);
-    scene.play(&[
-        ("LOCK.MACQUIRE 2 j k b QUEUE 60000 NOTIFY ch", "nil"),
-        ("LOCK.MRELEASE 1 j b", "[nil]"),
-        ("LOCK.ACQUIRE k b QUEUE 200 NOTIFY ch", "nil"),
-    ]);
-    assert_eq!(subscriber.heard(), [""; 0]);
-    scene.play(&[("LOCK.RELEASE k a", "0")]);
-    assert_eq!(subscriber.heard(), ["b"]);
-    scene.stage.until("lock_offered", 0);
-    scene.play(&[("LOCK.INFO k", "nil")]);
-    assert_eq!(subscriber.heard(), [""; 0], "the offer ended");
-}
-
-#[test]
-fn who_is_parked_is_answered_and_not_told_and_is_told_once_nobody_waits_for_the_reply() {
-    let server = Server::new();
-    let mut subscriber = Subscriber::of(&server, CHANNEL);
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000 NOTIFY ch", "waits"),
-        ("LOCK.RELEASE k a", "0"),
-        ("b:", "#2"),
-        ("LOCK.RELEASE k b", "0"),
-    ]);
-    assert_eq!(subscriber.heard(), [""; 0]);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#3"),
-        ("b: LOCK.ACQUIRE k b BLOCK 50 QUEUE 60000 NOTIFY ch", "nil"),
-        ("LOCK.RELEASE k a", "0"),
-    ]);
-    assert_eq!(subscriber.heard(), ["b"]);
-}
-
-#[test]
 fn a_grant_that_its_client_did_not_receive_tells_the_owner() {
     // As an offer, or rolled back where the owner held the key before.
     let server = Server::new();
@@ -166,8 +104,7 @@ fn a_grant_that_its_client_did_not_receive_tells_the_owner() {
 #[test]
 fn a_message_comes_behind_the_keyspace_events_of_its_step() {
     // A client that hears of both knows then what happened.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.ok(&["CONFIG", "SET", "notify-keyspace-events", "Ed"]);
     let mut wire = Connection::resp2(&server);
     wire.say("PSUBSCRIBE *");
@@ -202,8 +139,7 @@ fn many_owners_that_are_offered_a_lock_at_once_are_each_told() {
 
 #[test]
 fn a_message_to_nobody_is_counted_and_costs_the_owner_nothing() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(PLACED);
     scene.play(&[("LOCK.RELEASE k a", "0")]);
     let counted = ["lock_notified", "lock_notified_unheard", "lock_offered"];

@@ -41,8 +41,7 @@ const BROKEN: &[Row] = &[
 fn a_broken_hold_is_gone_whoever_had_it() {
     // What could go wrong: a lock whose owner will never come back cannot be freed but by DEL, which reports to no
     // client.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     wire.load_function();
     for way in [Way::Plain, Way::Exec, Way::Script, Way::Function] {
         Player::new(&mut wire, way).play(BROKEN);
@@ -137,50 +136,9 @@ fn watchers_are_told_of_a_break() {
 }
 
 #[test]
-fn a_break_ends_what_a_free_key_is_kept_for() {
-    // What could go wrong: an operator who wants to free a key cannot, because it has no holder.
-    let server = Server::setup().lock_option("max-reserve-ms", "3600000").start();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.ACQUIRE j x PX 600000", "#1"),
-        ("m: LOCK.MACQUIRE 3 j k l m BLOCK 0", "waits"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
-        ("c: LOCK.ACQUIRE l c BLOCK 0", "waits"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode nil fence nil shares 0 holding 0 holders [] waiting 2 waiters [] reserved_by m]",
-        ),
-        // Not kept for that one.
-        ("LOCK.BREAK k b", "0"),
-        ("LOCK.BREAK k x", "0"),
-        ("b:", "waits"),
-        // No hold was ended, but what kept the key was.
-        ("LOCK.BREAK k m", "0"),
-        ("b:", "#2"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode write fence #2 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
-        ),
-        ("c:", "waits"),
-        ("LOCK.BREAK l", "0"),
-        ("c:", "#3"),
-        // The waiter that was passed waits still, and has its place.
-        ("m:", "waits"),
-        ("d: LOCK.ACQUIRE k d BLOCK 0", "waits"),
-        ("LOCK.RELEASE l c", "0"),
-        ("LOCK.RELEASE j x", "0"),
-        ("LOCK.RELEASE k b", "0"),
-        ("m:", "[#4 #5 #6]"),
-        ("LOCK.RELEASE k m", "0"),
-        ("d:", "#7"),
-    ]);
-}
-
-#[test]
 fn a_full_server_can_be_helped_by_a_break() {
     // What could go wrong: the lock that keeps a server full cannot be taken away because the server is full.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
     let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
     conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -279,8 +237,7 @@ fn top_shows_the_longest_waits_and_the_most_crowded_keys() {
 fn top_is_a_map_in_resp3_and_names_the_clients() {
     // What could go wrong: a program that reads by name finds an array; an operator cannot unblock a client on the
     // list.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "x"]).expect("free");
     let waiters: Vec<Connection> =
         (0..12).map(|number| Connection::waiting(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
@@ -307,29 +264,9 @@ fn top_is_a_map_in_resp3_and_names_the_clients() {
 }
 
 #[test]
-fn top_finds_the_few_among_many() {
-    // What could go wrong: with more waiters than it keeps during its scan, it forgets the oldest.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut waiters = Vec::new();
-    for number in 0..150 {
-        let key = format!("k{}", number % 75);
-        conn.int(&["LOCK.ACQUIRE", &key, "x"]);
-        waiters.push(Connection::waiting(&server, &format!("LOCK.ACQUIRE {key} w{number} BLOCK 0")));
-    }
-    waiters.push(Connection::waiting(&server, "LOCK.ACQUIRE k70 last BLOCK 0"));
-    let top = Connection::resp2(&server).say("LOCK.TOP COUNT 3");
-    let owners: Vec<String> = top.field("waits").items().iter().map(|wait| wait.field("owner").text()).collect();
-    assert_eq!(owners, ["w0", "w1", "w2"]);
-    let keys: Vec<String> = top.field("keys").items().iter().map(|key| key.field("key").text()).collect();
-    assert_eq!(keys, ["k70", "k0", "k1"]);
-}
-
-#[test]
 fn info_and_top_show_no_more_rows_than_the_server_writes_in_a_moment() {
     // What could go wrong: a client asks for all of 65,536 holders, and all others wait for 50 ms.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let fill = "for i=1,5000 do redis.call('LOCK.RW','k','o'..i,'READ') end \
                 for i=1,5000 do redis.call('LOCK.ACQUIRE','k','p'..i,'QUEUE',60000) end";
     conn.call(&["EVAL", fill, "0"]).unwrap();
@@ -464,8 +401,8 @@ fn the_log_keeps_the_beginning_of_long_names_and_says_how_much_more_there_was() 
     // What could go wrong: a user that may lock fills the memory with names of locks that are gone, and only RESET
     // frees it.
     const MIB: usize = 1 << 20;
-    let server = Server::setup().lock_option("max-owner-bytes", "65535").lock_option("max-note-bytes", "65535").start();
-    let mut conn = server.connect();
+    let (server, mut conn) =
+        Server::setup().lock_option("max-owner-bytes", "65535").lock_option("max-note-bytes", "65535").connected();
     // No text: a key, an owner and a note of any bytes.
     let long = |first: u8, len: usize| [&[first, 0, 0xff, b'\n'][..], &vec![b'x'; len - 4]].concat();
     lose(&mut conn, &["a"]);

@@ -36,8 +36,7 @@ fn value(conn: &mut Client, name: &str) -> String {
 #[test]
 fn every_configuration_has_its_default_and_its_range() {
     // A limit that can be set to nonsense is none; one that is missing cannot be raised in need.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let mut all: Vec<String> = conn.get(&["CONFIG", "GET", "lock.*"]);
     all = all.into_iter().step_by(2).collect();
     all.sort();
@@ -64,8 +63,7 @@ fn every_configuration_has_its_default_and_its_range() {
 #[test]
 fn a_default_lease_above_the_longest_is_refused_and_rolled_back() {
     // A request that names no lease would get one that no client may ask for.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let reason = "lock.default-lease-ms must not be above lock.max-lease-ms";
     let refused: &[&[&str]] = &[
         &["lock.max-lease-ms", "29999"],
@@ -93,8 +91,7 @@ fn a_default_lease_above_the_longest_is_refused_and_rolled_back() {
 #[test]
 fn a_configuration_is_in_force_as_soon_as_it_is_set() {
     // An operator who lowers a limit in need must not have to restart.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for (name, value, command, error) in [
         ("max-lease-ms", "40000", "LOCK.ACQUIRE k a PX 40001", "ERR PX must be a whole number from 1 to 40000"),
         (
@@ -116,8 +113,7 @@ fn a_configuration_is_in_force_as_soon_as_it_is_set() {
 #[test]
 fn ex_is_refused_with_a_reason_where_no_whole_second_is_allowed() {
     // What could go wrong: "a whole number from 1 to 0", which no number can be.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let set = |conn: &mut Client, ms: &str| {
         conn.ok(&["CONFIG", "SET", "lock.default-lease-ms", "1", "lock.max-lease-ms", ms]);
     };
@@ -136,8 +132,7 @@ fn ex_is_refused_with_a_reason_where_no_whole_second_is_allowed() {
 #[test]
 fn locks_held_under_a_looser_limit_stay_usable_under_a_stricter_one() {
     // A lowered limit must not leave locks that their holders cannot give back.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "long-owner", "PX", "60000", "NOTE", "long-note"]).expect("granted");
     conn.ok(&["CONFIG", "SET", "lock.max-note-bytes", "0", "lock.max-lease-ms", "50000"]);
     let hold = conn.lock_info("k").unwrap().holders.remove(0);
@@ -150,8 +145,7 @@ fn locks_held_under_a_looser_limit_stay_usable_under_a_stricter_one() {
 #[test]
 fn allow_hold_can_be_set_at_the_start_only() {
     // A user that may CONFIG SET could take the right to forge holds.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     assert_eq!(value(&mut conn, "lock.allow-hold"), "no");
     assert!(conn.error(&["CONFIG", "SET", "lock.allow-hold", "yes"]).contains("immutable"));
     assert_eq!(value(&mut conn, "lock.allow-hold"), "no");
@@ -164,8 +158,7 @@ fn allow_hold_can_be_set_at_the_start_only() {
 fn arguments_of_loadmodule_set_configurations() {
     // An argument that is taken and then forgotten gives the operator a limit that is not there.
     let load = format!("{} DEFAULT-lease-ms 1000 lock.max-owner-bytes 70 allow-hold yes", module().display());
-    let server = Server::setup().without_module().option("loadmodule", &load).start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().without_module().option("loadmodule", &load).connected();
     assert_eq!(value(&mut conn, "lock.default-lease-ms"), "1000");
     assert_eq!(value(&mut conn, "lock.max-owner-bytes"), "70");
     assert_eq!(value(&mut conn, "lock.allow-hold"), "yes");
@@ -184,8 +177,7 @@ fn arguments_of_loadmodule_set_configurations() {
 #[test]
 fn the_module_can_be_loaded_while_the_server_runs() {
     // MODULE LOAD is how one tries it; the arguments must work there as well.
-    let server = Server::setup().without_module().option("enable-module-command", "yes").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().without_module().option("enable-module-command", "yes").connected();
     let path = module().display().to_string();
     assert!(conn.error(&["MODULE", "LOAD", &path, "default-lease-ms", "0"]).starts_with("ERR"));
     assert!(conn.error(&["LOCK.INFO", "k"]).contains("unknown command"));
@@ -360,8 +352,7 @@ fn the_log_warns_of_a_policy_that_evicts_locks() {
         let server = Server::setup().option("maxmemory-policy", policy).start();
         assert_eq!(server.log().matches(&warning(policy)).count(), 1, "{}", server.log());
     }
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let warned = || policies.map(|policy| server.log().matches(&warning(policy)).count());
     for policy in ["noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
         conn.ok(&["CONFIG", "SET", "maxmemory-policy", policy]);

@@ -186,8 +186,7 @@ fn every_alert_leads_to_its_section_of_the_page_and_back() {
 fn the_script_for_redis_exporter_returns_every_field_of_info_lock() {
     // What could go wrong: a field that the pattern does not take, or a number that Lua rounds: fences have 16 digits.
     let script = file("redis_exporter/lock.lua");
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     // As redis_exporter calls it, by default and with --lua-script-read-only.
     for call in ["EVAL", "EVAL_RO"] {
@@ -210,8 +209,7 @@ fn the_script_for_redis_exporter_returns_nothing_without_the_module() {
 fn info_lock_is_numbers_in_lines_that_telegraf_takes_apart() {
     // What could go wrong: telegraf.conf makes `name=number` of `name:number` and reads that as logfmt. A value that is
     // no integer, or a second colon, would give text, another type than before, or no field at all.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     let text: String = conn.get(&["INFO", "lock"]);
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("# lock"));

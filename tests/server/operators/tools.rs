@@ -28,8 +28,7 @@ fn run(server: &Server, args: &[&str]) -> String {
 
 /// Ten locks, one of many readers, and a string.
 fn filled() -> Server {
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for number in 0..9 {
         conn.int(&["LOCK.ACQUIRE", &format!("lock{number}"), "a", "PX", "600000"]).expect("free");
     }
@@ -75,8 +74,7 @@ fn a_scan_finds_every_lock_once() {
 #[test]
 fn the_client_prints_replies_as_people_and_programs_read_them() {
     // What could go wrong: nested maps that a terminal or a JSON reader cannot show.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000", "NOTE", "host 1"]).unwrap();
     assert_eq!(run(&server, &["LOCK.RELEASE", "k", "b"]), "\n");
     assert_eq!(run(&server, &["LOCK.MACQUIRE", "2", "k", "l", "b"]), "\n");
@@ -158,8 +156,7 @@ fn the_slow_log_and_the_monitor_show_what_clients_sent() {
 #[test]
 fn the_server_measures_our_commands_like_its_own() {
     // What could go wrong: an operator searches for what takes the server's time, and does not find it.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (server, mut wire) = Connection::alone();
     assert_eq!(wire.say("CONFIG RESETSTAT").text(), "OK");
     for command in ["LOCK.ACQUIRE k a", "LOCK.ACQUIRE k b", "LOCK.ACQUIRE k a PX 0", "LOCK.MACQUIRE 2 k l a"] {
         wire.say(command);
@@ -185,8 +182,7 @@ fn the_server_measures_our_commands_like_its_own() {
 #[test]
 fn object_tells_of_a_lock_what_it_tells_of_any_key() {
     // What could go wrong: a lock counts as never used, and is the first to be evicted.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     assert!(wire.say("LOCK.ACQUIRE k a PX 600000").int() > 0);
     assert_eq!(wire.say("OBJECT ENCODING k").text(), "raw");
     assert_eq!(wire.say("OBJECT REFCOUNT k").int(), 1);

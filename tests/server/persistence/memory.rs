@@ -45,8 +45,7 @@ fn names(len: usize) -> impl Iterator<Item = String> {
 }
 
 fn per_key(key_len: usize, command: impl Fn(String, usize) -> Vec<String>) -> PerKey {
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     // What the module allocates once.
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     conn.int(&["LOCK.RELEASE", "k", "a"]);
@@ -119,8 +118,7 @@ fn memory_usage_of_many_readers_is_right_within_a_tenth() {
     // The holds of a crowded lock are in trees, whose nodes are never full.
     let _alone = alone();
     const READERS: u64 = 10_000;
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     // In the order in which they come, owners are sorted (as numbered workers are), reversed, or in none (as random
     // ones are). The trees grow otherwise each time.
     type Number = fn(u64) -> u64;
@@ -172,8 +170,7 @@ fn take_many(conn: &mut Client, numbers: Range<usize>, lease_ms: u64) {
 /// first.
 fn nothing_is_left(end: impl Fn(&mut Client)) {
     let _alone = alone();
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let round = |conn: &mut Client| {
         let mut work = server.connect();
         take_many(&mut work, 0..MANY, 3_600_000);
@@ -244,8 +241,7 @@ fn databases_that_are_flushed_again_and_again_leave_nothing() {
     // Each flush once kept an index of 20 KB, to be given back later than the next one came: 40 MB after all of them.
     const MOST: u64 = 2_000_000;
     let _alone = alone();
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     conn.ok(&["FLUSHDB"]);
     let before = settled_memory(&mut conn);
@@ -263,8 +259,7 @@ fn databases_that_are_flushed_again_and_again_leave_nothing() {
 fn readers_that_come_and_go_leave_nothing_on_their_key() {
     // The key never goes while one of them stays: what each leaves behind in its value would add up.
     let _alone = alone();
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut passing = |rounds: Range<u64>| {
         let mut work = server.connect();
         work.int(&["LOCK.RW", "k", "stays", "READ", "PX", "3600000"]).expect("granted");
@@ -296,8 +291,7 @@ fn an_owner_that_waits_much_and_gets_much_costs_no_memory_for_that() {
     // What could go wrong: each grant puts each of the owner's waits on a list once more. That memory is never freed.
     const WAITS: usize = 50;
     const GETS: usize = 5_000;
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut waiters = Vec::new();
     for n in 0..WAITS {
         conn.int(&["LOCK.ACQUIRE", &format!("held{n}"), "other", "PX", "3600000"]);
@@ -333,8 +327,7 @@ fn what_places_take_counts_as_they_take_it() {
     let owner = |n: usize| format!("owner-{n:030}");
     // Each waits for a key that is held, and for so many others with names of this length.
     let shape = |places: usize, held: usize, others: usize, len: usize| {
-        let server = Server::setup().lock_option("max-queue-ms", "600000").start();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::setup().lock_option("max-queue-ms", "600000").connected();
         for n in 0..held {
             conn.int(&["LOCK.ACQUIRE", &format!("held{n}"), "h", "PX", "600000"]).expect("free");
         }

@@ -85,8 +85,7 @@ fn a_payload_is_restored_with_all_that_is_in_it() {
 #[test]
 fn a_restored_lease_ends_by_itself() {
     // RESTORE is no command of the module: unless the module learns of it, no timer is set for the lease.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "3000"]).unwrap();
     let payload = dump(&mut conn, "k");
     conn.int(&["DEL", "k"]);
@@ -125,8 +124,8 @@ fn a_restored_lease_is_not_cut_short_by_a_restart() {
 #[test]
 fn each_holder_of_a_restored_lock_has_one_record_however_many_there_are() {
     // The records go out in pieces, since the other clients wait meanwhile: a piece may be forgotten, or come twice.
-    let server = Server::setup().option("appendonly", "yes").option("auto-aof-rewrite-percentage", "0").start();
-    let mut conn = server.connect();
+    let (server, mut conn) =
+        Server::setup().option("appendonly", "yes").option("auto-aof-rewrite-percentage", "0").connected();
     conn.call(&["EVAL", "for i=1,1300 do redis.call('LOCK.RW','k','o'..i,'READ','PX',600000) end", "0"]).unwrap();
     let payload = dump(&mut conn, "k");
     restore(&mut conn, "copy", &payload).unwrap();
@@ -148,8 +147,7 @@ fn each_holder_of_a_restored_lock_has_one_record_however_many_there_are() {
 #[test]
 fn the_facts_of_a_restored_lock_follow_it_through_a_transaction() {
     // They are sent a moment later, when the lock has another name or another database.
-    let server = Server::setup().option("appendonly", "yes").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().option("appendonly", "yes").connected();
     let payload = sample(&mut conn);
     let swapped: &[&[&str]] = &[&["RENAME", "k", "l"], &["MOVE", "l", "1"], &["SWAPDB", "1", "2"]];
     conn.ok(&["MULTI"]);

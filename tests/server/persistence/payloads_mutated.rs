@@ -3,6 +3,7 @@
 //!
 //! `REDIS_LOCK_PAYLOADS` says how many (100,000), `REDIS_LOCK_PAYLOADS_SEED` where chance begins; both are printed.
 
+use crate::harness::dice::number_from;
 use crate::harness::payload::{dump, own_string, seal, with_own_string};
 use rand::prelude::IndexedRandom;
 use rand::rngs::StdRng;
@@ -385,10 +386,6 @@ fn release(conn: &mut Client, names: &[Vec<u8>], held: &[Accepted<'_>], batch: &
     all(conn, &rest);
 }
 
-fn number_from(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
-}
-
 #[test]
 fn a_hundred_thousand_mutated_payloads_are_refused_or_are_the_lock_they_say() {
     // What could go wrong: the server dies, or holds a lock that no sequence of commands could have made.
@@ -396,8 +393,7 @@ fn a_hundred_thousand_mutated_payloads_are_refused_or_are_the_lock_they_say() {
     let seed = number_from("REDIS_LOCK_PAYLOADS_SEED").unwrap_or_else(rand::random);
     println!("REDIS_LOCK_PAYLOADS={count} REDIS_LOCK_PAYLOADS_SEED={seed}");
     let mut dice = StdRng::seed_from_u64(seed);
-    let server = Server::setup().option("rdbcompression", "no").start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().option("rdbcompression", "no").connected();
     let payloads = shapes(&mut conn, &mut dice);
     let (mut tally, mut left) = (Tally::default(), count);
     while left > 0 {

@@ -2,10 +2,11 @@
 
 use crate::harness::picture::{KEYS, Picture, Ttls, assert_running_on, fill, picture};
 use crate::harness::servers::not_run;
+use crate::harness::state::{rewrite_aof, rewritten};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
-use testbed::{Client, Server, wait_for};
+use testbed::{Server, wait_for};
 
 /// What was saved is there again, and no lease has become longer, nor shorter than by the time that passed.
 fn assert_back(server: &Server, before: &(Picture, Ttls), taken: Instant, how: &str) {
@@ -23,19 +24,6 @@ fn assert_enforced(server: &Server, how: &str) {
     assert_eq!(conn.int(&["LOCK.ACQUIRE", "plain", "other"]), None, "{how}");
     assert_eq!(conn.int(&["LOCK.RW", "crowd", "other", "WRITE"]), None, "{how}");
     assert_eq!(conn.int(&["LOCK.RELEASE", "again", "other"]), None, "{how}");
-}
-
-fn rewrite_aof(conn: &mut Client) {
-    conn.get::<String>(&["BGREWRITEAOF"]);
-    rewritten(conn);
-}
-
-fn rewritten(conn: &mut Client) {
-    wait_for("the rewrite to end", || {
-        conn.info("persistence", "aof_rewrite_in_progress") == "0"
-            && conn.info("persistence", "aof_rewrite_scheduled") == "0"
-    });
-    assert_eq!(conn.info("persistence", "aof_last_bgrewrite_status"), "ok");
 }
 
 /// A way to save and load: its name, the server's options, and what is done.
@@ -218,8 +206,8 @@ fn a_hold_that_ended_while_the_server_was_down_lapses_at_the_start_with_effect()
 #[test]
 fn a_hold_that_ended_in_the_tail_is_not_there_again() {
     // A removal that is not replayed would bring back a lock whose holder has left.
-    let mut server = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
-    let mut conn = server.connect();
+    let (mut server, mut conn) =
+        Server::setup().option("appendonly", "yes").option("appendfsync", "always").connected();
     for (key, end) in [("released", "LOCK.RELEASE"), ("deleted", "DEL"), ("lapsed", "LOCK.EXTEND")] {
         conn.int(&["LOCK.ACQUIRE", key, "a"]).unwrap();
         match end {
@@ -240,8 +228,7 @@ fn a_hold_that_ended_in_the_tail_is_not_there_again() {
 #[test]
 fn a_time_to_live_that_somebody_set_is_saved_with_the_lock() {
     // EXPIRE on a lock is the operator's business and must survive like on any key; the lease goes its own way.
-    let mut server = Server::setup().option("save", "3600 1000000").start();
-    let mut conn = server.connect();
+    let (mut server, mut conn) = Server::setup().option("save", "3600 1000000").connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
     conn.int(&["PEXPIRE", "k", "300000"]);
     server.restart();
@@ -256,8 +243,7 @@ fn a_time_to_live_that_somebody_set_is_saved_with_the_lock() {
 #[test]
 fn a_lock_whose_time_to_live_ended_while_the_server_was_down_leaves_no_lease() {
     // The server loads the value and frees it at once, without notice to the module.
-    let mut server = Server::setup().wall_offset("+0").option("save", "3600 1000000").start();
-    let mut conn = server.connect();
+    let (mut server, mut conn) = Server::setup().wall_offset("+0").option("save", "3600 1000000").connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "7200000"]).unwrap();
     conn.int(&["PEXPIRE", "k", "60000"]);
     server.stop(false);
@@ -275,8 +261,7 @@ fn an_rdb_of_a_server_that_never_had_a_lock_loads_without_the_module() {
     if not_run("persistence::restarts::an_rdb_of_a_server_that_never_had_a_lock_loads_without_the_module") {
         return;
     }
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.ok(&["SET", "something", "else"]);
     conn.ok(&["SAVE"]);
     let mut bare = Server::setup().without_module().start();
@@ -295,8 +280,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn an_rdb_keeps_the_fence_clock_when_no_lock_is_in_it() {
     // The clock belongs to the node, not to any key: it must come back without one.
-    let mut server = Server::setup().option("save", "3600 1000000").start();
-    let mut conn = server.connect();
+    let (mut server, mut conn) = Server::setup().option("save", "3600 1000000").connected();
     let last = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     conn.int(&["LOCK.RELEASE", "k", "a"]);
     server.restart();

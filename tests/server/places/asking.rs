@@ -8,8 +8,7 @@ use testbed::Server;
 #[test]
 fn without_block_the_owner_is_answered_null_and_stands_in_the_queue() {
     // A client that may not block would be passed by all that may.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a QUEUE 60000", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
@@ -34,8 +33,7 @@ fn without_block_the_owner_is_answered_null_and_stands_in_the_queue() {
 
 #[test]
 fn with_block_it_waits_and_is_granted_like_any_waiter() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b PX 50000 NOTE mine BLOCK 0 QUEUE 1", "waits"),
@@ -73,8 +71,7 @@ const TWO: &[Row] = &[
 #[test]
 fn after_null_the_place_is_kept() {
     // A client that polls in slices would join at the end each time.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 50 QUEUE 60000", "nil"),
@@ -94,37 +91,23 @@ fn a_closed_connection_keeps_the_place() {
 }
 
 #[test]
-fn client_kill_keeps_the_place() {
-    let server = patient_server();
-    let mut scene = Scene::new(&server);
-    scene.play(TWO);
-    scene.play(&[("CLIENT KILL ID %b", "1"), ("b:", "closed")]);
-    is_kept(&mut scene);
-}
-
-#[test]
-fn client_unblock_timeout_keeps_the_place() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(TWO);
-    scene.play(&[("CLIENT UNBLOCK %b TIMEOUT", "1"), ("b:", "nil")]);
-    is_kept(&mut scene);
-}
-
-#[test]
-fn client_unblock_error_keeps_the_place() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(TWO);
-    scene.play(&[("CLIENT UNBLOCK %b ERROR", "1"), ("b:", "UNBLOCKED client unblocked via CLIENT UNBLOCK")]);
-    is_kept(&mut scene);
+fn a_client_that_is_killed_or_unblocked_keeps_its_place() {
+    for end in [
+        &[("CLIENT KILL ID %b", "1"), ("b:", "closed")][..],
+        &[("CLIENT UNBLOCK %b TIMEOUT", "1"), ("b:", "nil")],
+        &[("CLIENT UNBLOCK %b ERROR", "1"), ("b:", "UNBLOCKED client unblocked via CLIENT UNBLOCK")],
+    ] {
+        let mut scene = Scene::owning(patient_server());
+        scene.play(TWO);
+        scene.play(end);
+        is_kept(&mut scene);
+    }
 }
 
 #[test]
 fn a_place_ends_when_queue_is_over() {
     // The owner may be dead: those behind must not stand behind it for ever.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.RW k a READ", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 10 QUEUE 300", "nil"),
@@ -141,8 +124,7 @@ fn a_place_ends_when_queue_is_over() {
 #[test]
 fn asking_again_with_block_takes_the_place_over_and_the_old_request_is_told() {
     // Null would tell the old client that its time was up, and it would ask again for ever.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
@@ -154,36 +136,6 @@ fn asking_again_with_block_takes_the_place_over_and_the_old_request_is_told() {
         ("b2:", TAKEN_OVER),
     ]);
     scene.expect("k", "a holds; b c");
-    scene.expect_numbers(1, 2, 0);
-    scene.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("c:", "waits")]);
-}
-
-#[test]
-fn asking_again_with_block_for_a_place_without_a_client_waits_there() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
-    ]);
-    scene.expect("k", "a holds; b c");
-    scene.expect_numbers(1, 2, 0);
-    scene.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("c:", "waits")]);
-}
-
-#[test]
-fn asking_again_without_block_is_answered_null_and_leaves_the_one_that_waits() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
-        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("b:", "waits"),
-    ]);
     scene.expect_numbers(1, 2, 0);
     scene.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("c:", "waits")]);
 }
@@ -209,8 +161,7 @@ fn a_request_with_queue_gives_queue_to_the_one_without_that_waits_already() {
 #[test]
 fn queue_is_that_of_the_last_request() {
     // An owner that shortens it would hold up the queue for longer than it said, or lose its place too early.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 1000", "nil")]);
     scene.row("LOCK.ACQUIRE k b QUEUE 60000", "nil");
     assert!((50_000..=60_000).contains(&scene.of("waiters", "queue_left_ms").int()));
@@ -233,8 +184,7 @@ fn queue_is_that_of_the_last_request() {
 
 #[test]
 fn without_queue_but_with_retry_and_block_the_place_is_taken_over_and_ends_with_its_connection() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
@@ -250,8 +200,7 @@ fn without_queue_but_with_retry_and_block_the_place_is_taken_over_and_ends_with_
 
 #[test]
 fn without_queue_and_without_retry_block_is_refused_while_the_place_stands() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),

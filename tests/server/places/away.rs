@@ -5,9 +5,9 @@ use crate::harness::connection::{Connection, Reply};
 use testbed::Server;
 
 /// Longer than any test takes.
-const LONG: &str = "600000";
+pub(crate) const LONG: &str = "600000";
 
-fn server(away_ms: &str) -> Server {
+pub(crate) fn server(away_ms: &str) -> Server {
     Server::setup().lock_option("away-ms", away_ms).lock_option("max-queue-ms", "3600000").start()
 }
 

@@ -18,8 +18,7 @@ const BOTH: &[Row] = &[
 #[test]
 fn del_and_flushall_end_offers_and_serve_places() {
     for (command, reply) in [("DEL k o", "2"), ("UNLINK k o", "2"), ("FLUSHALL", "OK"), ("FLUSHDB", "OK")] {
-        let server = Server::new();
-        let mut scene = Scene::new(&server);
+        let mut scene = Scene::alone();
         scene.play(BOTH);
         scene.row(command, reply);
         wait_for(command, || [scene.on("k"), scene.on("o")] == ["b is offered", "c is offered"]);
@@ -32,8 +31,7 @@ fn del_and_flushall_end_offers_and_serve_places() {
 
 #[test]
 fn renamed_an_offer_goes_along_and_places_stay_with_the_name() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(BOTH);
     scene.row("RENAME o p", "OK");
     scene.expect("p", "b is offered");
@@ -56,8 +54,7 @@ fn renamed_an_offer_goes_along_and_places_stay_with_the_name() {
 #[test]
 fn moved_or_swapped_an_offer_goes_along_and_places_stay_with_the_database() {
     for (command, reply) in [("MOVE o 1", "1"), ("SWAPDB 0 1", "OK")] {
-        let server = Server::new();
-        let mut scene = Scene::new(&server);
+        let mut scene = Scene::alone();
         scene.play(BOTH);
         scene.row(command, reply);
         wait_for("the next to be served", || scene.on("o") == "c is offered");
@@ -80,8 +77,7 @@ fn moved_or_swapped_an_offer_goes_along_and_places_stay_with_the_database() {
 
 #[test]
 fn an_offer_of_several_keys_that_moved_with_its_database_is_collected_there() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil"),
@@ -95,25 +91,9 @@ fn an_offer_of_several_keys_that_moved_with_its_database_is_collected_there() {
 }
 
 #[test]
-fn an_offer_of_several_keys_of_which_one_was_renamed_is_judged_anew() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k a", "0"),
-        ("RENAME k i", "OK"),
-        ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "[#2 #3]"),
-    ]);
-    assert_eq!(["i", "k", "j"].map(|key| scene.on(key)), ["free", "b holds", "b holds"]);
-    scene.expect_numbers(0, 0, 0);
-}
-
-#[test]
 fn an_offer_that_goes_along_replaces_a_place_of_its_owner_there() {
     // At most one place or offer of an owner on a key.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(BOTH);
     scene.row("RENAME o k", "OK");
     scene.stage.until("lock_places", 0);
@@ -154,8 +134,7 @@ fn come_to_hold(scene: &mut Scene<'_>, way: &[&str], fence: i64) {
 fn an_owner_that_comes_to_hold_the_key_in_another_way_has_no_place_any_more() {
     // The place would be granted what its owner holds, and then cut or taken back with QUEUE.
     for way in OTHER_WAYS {
-        let server = Server::setup().lock_option("allow-hold", "yes").start();
-        let mut scene = Scene::new(&server);
+        let mut scene = Scene::owning(Server::setup().lock_option("allow-hold", "yes").start());
         scene.play(&[("LOCK.ACQUIRE j b PX 500000", "#1"), ("SELECT 1", "OK"), ("LOCK.ACQUIRE k b PX 500000", "#2")]);
         scene.play(&[("SELECT 0", "OK"), ("LOCK.ACQUIRE k a", "#3"), ("LOCK.ACQUIRE k b QUEUE 300", "nil")]);
         let fence = scene.of("holders", "fence").int();
@@ -174,8 +153,7 @@ fn an_owner_that_comes_to_hold_the_key_in_another_way_has_no_place_any_more() {
 #[test]
 fn a_request_that_waits_where_its_owner_comes_to_hold_is_answered_as_any_holder_is() {
     for way in OTHER_WAYS {
-        let server = Server::setup().lock_option("allow-hold", "yes").start();
-        let mut scene = Scene::new(&server);
+        let mut scene = Scene::owning(Server::setup().lock_option("allow-hold", "yes").start());
         scene.play(&[("LOCK.ACQUIRE j b PX 500000", "#1"), ("SELECT 1", "OK"), ("LOCK.ACQUIRE k b PX 500000", "#2")]);
         scene.play(&[
             ("SELECT 0", "OK"),
@@ -201,8 +179,7 @@ const READS: &[Row] =
 #[test]
 fn an_owner_that_comes_to_read_what_it_asked_to_write_has_no_place_any_more() {
     // It would be an upgrade, for which there is no place.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(READS);
     scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("RENAME j k", "OK")]);
     scene.stage.until("lock_places", 0);
@@ -224,8 +201,7 @@ fn an_owner_that_comes_to_read_what_it_asked_to_write_has_no_place_any_more() {
 #[test]
 fn a_later_deadlock_ends_a_place_without_an_answer() {
     // The lock that comes to the key closes the cycle. Both would wait until one of them gives up.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE j b", "#1"),
         ("LOCK.ACQUIRE m a", "#2"),
@@ -297,8 +273,7 @@ fn restored_reloaded_or_restarted_an_offer_is_a_plain_hold_with_what_was_left_of
 fn a_value_of_another_type_ends_places_without_an_answer() {
     // The next request is judged anew, and told what lies there.
     let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),

@@ -1,7 +1,6 @@
 //! Leaving a place: RELEASE and MRELEASE by its owner, BREAK by an operator.
 
 use super::{Events, Scene};
-use crate::harness::connection::Reply;
 use crate::harness::transcript::Row;
 use testbed::Server;
 
@@ -35,8 +34,7 @@ fn a_release_ends_the_place_and_answers_null() {
 #[test]
 fn a_release_of_a_hold_another_mode_or_a_part_leaves_the_place() {
     // A late release of an earlier hold, by its fence, must not end the place of the next.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(DETACHED);
     for stays in [
         "LOCK.RELEASE k b FENCE 5",
@@ -56,8 +54,7 @@ fn a_release_of_a_hold_another_mode_or_a_part_leaves_the_place() {
 #[test]
 fn a_release_answers_null_to_the_request_that_waits_at_the_place() {
     // A helper that is cancelled releases over another connection, and reads the null of the first.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
@@ -68,21 +65,6 @@ fn a_release_answers_null_to_the_request_that_waits_at_the_place() {
     ]);
     scene.expect("k", "a holds; c");
     scene.expect_numbers(0, 1, 0);
-}
-
-#[test]
-fn a_release_that_lets_others_pass_serves_them() {
-    // The writer at the place is all that keeps the readers behind it from reading.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.RW k a READ", "#1"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("c: LOCK.RW k c READ BLOCK 0", "waits"),
-        ("LOCK.RELEASE k b", "nil"),
-        ("c:", "#2"),
-    ]);
-    scene.expect("k", "a holds c holds");
 }
 
 #[test]
@@ -103,15 +85,6 @@ fn an_offer_is_released_like_a_hold() {
         assert_eq!(scene.number("lock_taken_back"), 0);
         scene.row("LOCK.RELEASE k b", "nil");
     }
-}
-
-#[test]
-fn a_release_of_a_hold_by_an_owner_without_a_place_ends_the_place_of_no_other() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(DETACHED);
-    scene.play(&[("LOCK.ACQUIRE j b", "#2"), ("LOCK.RELEASE j b", "0"), ("LOCK.MRELEASE 2 j i b", "[nil nil]")]);
-    scene.expect("k", "a holds; b c");
 }
 
 #[test]
@@ -138,8 +111,7 @@ fn break_ends_and_counts_offers_without_a_row_in_the_log_and_places_stay() {
 
 #[test]
 fn break_of_an_owner_ends_its_place_or_its_offer() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(DETACHED);
     scene.play(&[("d: LOCK.ACQUIRE k d BLOCK 0 QUEUE 60000", "waits"), ("LOCK.BREAK k b", "0")]);
     scene.expect("k", "a holds; c d");
@@ -150,15 +122,4 @@ fn break_of_an_owner_ends_its_place_or_its_offer() {
     scene.play(&[("LOCK.RELEASE k c", "0"), ("LOCK.BREAK k b", "1"), ("LOCK.LOG", "[]")]);
     scene.expect("k", "free");
     assert_eq!(scene.stage.ask(&["LOCK.ACQUIRE", "k", "x"]).code(), "");
-}
-
-#[test]
-fn a_request_without_queue_that_waits_beside_a_place_of_another_is_not_ended_by_a_release() {
-    // Between requests without QUEUE all is as it was.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(DETACHED);
-    scene.play(&[("LOCK.RELEASE k c", "nil"), ("c:", "waits")]);
-    scene.expect("k", "a holds; b c");
-    assert_eq!(scene.of("waiters", "owner"), Reply::bulk("b"));
 }

@@ -9,8 +9,7 @@ use testbed::Server;
 fn no_more_places_than_may_be() {
     // Each costs memory, and no connection that an operator could limit.
     let full = "LIMIT server has lock.max-places places";
-    let server = Server::setup().lock_option("max-places", "2").start();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(Server::setup().lock_option("max-places", "2").start());
     scene.play(&[
         ("LOCK.ACQUIRE k a QUEUE 60000", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
@@ -43,8 +42,7 @@ fn row(text: String) -> &'static str {
 fn no_more_bytes_of_places_than_may_be() {
     // The name of a key may have half a gigabyte.
     let full = "LIMIT keys, owners and channels of places would take more than lock.max-place-bytes";
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     let long = "n".repeat(100);
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
@@ -78,8 +76,7 @@ fn no_more_bytes_of_places_than_may_be() {
 fn no_more_bytes_of_parked_clients_than_may_be() {
     // Ten connections could fill the memory with names.
     let full = "LIMIT keys and owners of waiters would take more than lock.max-waiter-bytes";
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
     let one = scene.number("lock_waiter_bytes");
     scene.play(&[
@@ -106,8 +103,7 @@ fn no_more_bytes_of_parked_clients_than_may_be() {
 #[test]
 fn an_owner_has_no_more_places_than_may_be() {
     // All places of an owner are searched for deadlocks together. One connection could let it have a hundred thousand.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for n in 0..257 {
         let key = format!("k{n}");
         conn.int(&["LOCK.ACQUIRE", &key, "h", "PX", "600000"]).expect("free");
@@ -125,39 +121,9 @@ fn an_owner_has_no_more_places_than_may_be() {
 }
 
 #[test]
-fn with_as_many_waiters_as_may_be_a_request_for_a_place_that_stands_is_answered_null_and_renews_it() {
-    // It is one connection too many, not one owner too many: an error would drive it out of the queue.
-    let full = "LIMIT server has lock.max-waiters waiters";
-    let server = Server::setup().lock_option("max-waiters", "1").start();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE k b QUEUE 1000", "nil"),
-        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "nil"),
-    ]);
-    scene.expect("k", "a holds; b c");
-    assert!(scene.of("waiters", "queue_left_ms").int() > 1000);
-    scene.play(&[
-        // A place needs no connection; a client that waits does.
-        ("LOCK.ACQUIRE k d QUEUE 60000", "nil"),
-        ("e: LOCK.ACQUIRE k e BLOCK 0 QUEUE 60000", full),
-        ("e: LOCK.ACQUIRE k b BLOCK 0 RETRY 1", "nil"),
-    ]);
-    scene.expect("k", "a holds; b c d");
-    scene.expect_numbers(2, 1, 0);
-    // The one that waits is replaced by another: it is none more.
-    scene.play(&[("c2: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits"), ("c:", super::TAKEN_OVER)]);
-    scene.stage.leave("c2");
-    scene.row("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits");
-    scene.expect("k", "a holds; b c d");
-}
-
-#[test]
 fn places_count_as_waiters_of_their_key() {
     let full = "LIMIT key has lock.max-waiters-per-key waiters";
-    let server = Server::setup().lock_option("max-waiters-per-key", "2").start();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(Server::setup().lock_option("max-waiters-per-key", "2").start());
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
@@ -174,46 +140,8 @@ fn places_count_as_waiters_of_their_key() {
 }
 
 #[test]
-fn the_one_that_closes_a_cycle_is_told_of_the_deadlock_and_leaves_no_place() {
-    // Two owners without a connection would wait for each other until a client gives up.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    let cycle = "DEADLOCK b -> j -> a -> k -> b";
-    scene.play(&[
-        ("LOCK.ACQUIRE j a", "#1"),
-        ("LOCK.ACQUIRE k b", "#2"),
-        ("LOCK.ACQUIRE k a QUEUE 60000", "nil"),
-        ("LOCK.ACQUIRE j b QUEUE 60000", cycle),
-        ("LOCK.ACQUIRE j b BLOCK 0 QUEUE 60000", cycle),
-        ("LOCK.ACQUIRE j b QUEUE 60000", cycle),
-    ]);
-    assert_eq!([scene.on("j"), scene.on("k")], ["a holds", "b holds; a"]);
-    scene.expect_numbers(1, 0, 0);
-    assert_eq!(scene.number("lock_deadlocks"), 3);
-    // Nobody collects what it was not told of: an offer is held, too.
-    scene.play(&[("LOCK.RELEASE k b", "0"), ("LOCK.ACQUIRE j b QUEUE 60000", "nil")]);
-    assert_eq!([scene.on("j"), scene.on("k")], ["a holds; b", "a is offered"]);
-    scene.row("LOCK.ACQUIRE k b QUEUE 60000", "nil");
-}
-
-#[test]
-fn the_edges_of_a_place_end_with_it() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE j a", "#1"),
-        ("LOCK.ACQUIRE k b", "#2"),
-        ("LOCK.ACQUIRE k a QUEUE 300", "nil"),
-        ("LOCK.ACQUIRE j b QUEUE 60000", "DEADLOCK b -> j -> a -> k -> b"),
-    ]);
-    scene.stage.until("lock_places", 0);
-    scene.row("LOCK.ACQUIRE j b QUEUE 60000", "nil");
-}
-
-#[test]
 fn a_limit_at_asking_again_leaves_the_place_as_it_was() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
@@ -251,36 +179,4 @@ fn dead_owners_at_the_head_hold_up_the_queue_for_queue_all_together() {
     scene.expect("k", "alive holds");
     scene.expect_numbers(0, 0, 0);
     assert_eq!(scene.number("lock_lapsed"), 0);
-}
-
-#[test]
-fn a_search_for_deadlocks_through_thousands_of_keys_is_given_up_and_the_request_waits_all_the_same() {
-    // One client can have thousands of keys waited for. A search through all of them would keep the server from others.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.row("LOCK.ACQUIRE k holder", "#1");
-    for owner in 0..70 {
-        let keys = (0..63).map(|key| format!("own-{owner}-{key}"));
-        let command = format!("LOCK.MACQUIRE 64 k {} m{owner} QUEUE 60000", keys.collect::<Vec<_>>().join(" "));
-        assert_eq!(scene.conn.int(&command.split(' ').collect::<Vec<_>>()), None);
-    }
-    // Nobody waits for these: none of them closes a cycle.
-    scene.row("LOCK.ACQUIRE k last QUEUE 60000", "nil");
-    assert_eq!(scene.number("lock_searches_cut"), 0);
-    scene.play(&[
-        ("LOCK.ACQUIRE h later", "#2"),
-        ("LOCK.ACQUIRE h other QUEUE 60000", "nil"),
-        ("LOCK.ACQUIRE k later QUEUE 60000", "nil"),
-    ]);
-    assert_eq!(scene.number("lock_searches_cut"), 1);
-    let waiting = scene.on("k");
-    assert!(waiting.starts_with("holder holds; m0 m1 ") && waiting.ends_with(" m69 last later"), "{waiting}");
-    // Cycles apart from it are found.
-    scene.play(&[
-        ("LOCK.ACQUIRE i a", "#3"),
-        ("LOCK.ACQUIRE j b", "#4"),
-        ("LOCK.ACQUIRE j a QUEUE 60000", "nil"),
-        ("LOCK.ACQUIRE i b QUEUE 60000", "DEADLOCK b -> i -> a -> j -> b"),
-    ]);
-    assert_eq!(scene.number("lock_searches_cut"), 1);
 }

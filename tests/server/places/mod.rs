@@ -1,8 +1,8 @@
 //! Places in the wait queue that outlive their connections (QUEUE), and offers: grants that lie there for their owner.
-//! One test for each row of the tables of corners.
+//! What the core alone decides of them is in tests/model.
 
 mod asking;
-mod away;
+pub(crate) mod away;
 mod clients;
 mod keys;
 mod leaving;

@@ -112,8 +112,7 @@ fn after_a_failover_places_are_gone_and_an_offer_is_a_plain_hold() {
 #[test]
 fn a_node_that_was_a_replica_for_a_while_has_plain_holds_where_it_had_offers() {
     // It has forgotten which of them belong together.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil"), ("LOCK.RELEASE k a", "0")]);
     scene.expect("j", "b is offered");
     let nobody = Port::claim();

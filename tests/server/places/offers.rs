@@ -20,8 +20,7 @@ fn an_offer_is_collected_by_any_acquisition_in_its_mode() {
         "LOCK.RW k b WRITE PX 100000 RETRY 1",
         "LOCK.ACQUIRE k b PX 5000",
     ] {
-        let server = Server::new();
-        let mut scene = Scene::new(&server);
+        let mut scene = Scene::alone();
         scene.play(OFFERED);
         scene.expect("k", "b is offered");
         scene.expect_numbers(0, 0, 1);
@@ -45,20 +44,6 @@ fn an_offer_is_collected_by_any_acquisition_in_its_mode() {
             ("LOCK.RELEASE k b", "1"),
         ]);
     }
-}
-
-#[test]
-fn extend_of_an_offer_is_null() {
-    // The client does not know of it: to confirm it would give a lock to an owner that does not know its fence.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(OFFERED);
-    let fence = scene.of("holders", "fence").int().to_string();
-    scene.play(&[("LOCK.EXTEND k b PX 500000", "nil"), ("LOCK.MEXTEND 1 k b PX 500000", "[nil]")]);
-    assert_eq!(scene.stage.ask(&["LOCK.EXTEND", "k", "b", "PX", "500000", "FENCE", &fence]), Reply::Null);
-    scene.expect("k", "b is offered");
-    assert!(scene.of("holders", "ttl_ms").int() <= 60_000);
-    scene.row("LOCK.ACQUIRE k b", "#2");
 }
 
 #[test]
@@ -160,8 +145,7 @@ fn a_grant_that_is_collected_within_the_step_that_makes_it_is_told_once() {
 
 #[test]
 fn readers_that_have_no_client_are_all_offered_at_once() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.RW k b READ QUEUE 60000", "nil"),

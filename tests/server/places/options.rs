@@ -8,8 +8,7 @@ use testbed::Server;
 #[test]
 fn px_note_and_session_are_those_of_the_request_that_is_answered_with_the_fence() {
     // A place that kept the options of its first request would grant a lease that no living request asked for.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b PX 11 NOTE first SESSION 11 BLOCK 10 QUEUE 60000", "nil"),
@@ -43,8 +42,7 @@ fn px_note_and_session_are_those_of_the_request_that_is_answered_with_the_fence(
 
 #[test]
 fn the_default_lease_counts_when_the_request_that_collects_names_none() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b PX 1000 QUEUE 60000", "nil")]);
     scene.play(&[("LOCK.RELEASE k a", "0"), ("LOCK.ACQUIRE k b", "#2")]);
     assert!((20_000..=30_000).contains(&scene.of("holders", "ttl_ms").int()));
@@ -53,8 +51,7 @@ fn the_default_lease_counts_when_the_request_that_collects_names_none() {
 #[test]
 fn asking_with_queue_does_not_count() {
     // A request that was sent twice would have to be released twice.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a QUEUE 1000", "#1"),
         ("LOCK.ACQUIRE k a QUEUE 1000", "#1"),
@@ -74,8 +71,7 @@ fn asking_with_queue_does_not_count() {
 
 #[test]
 fn an_offer_counts_as_the_request_says_that_collects_it() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000 RETRY 9", "nil")]);
     scene.row("LOCK.RELEASE k a", "0");
     assert_eq!(scene.of("holders", "writes"), Reply::Int(1));
@@ -95,8 +91,7 @@ const OTHER_MODE: &str = "ERR owner stands there in another mode: release that f
 #[test]
 fn another_mode_is_refused_while_the_place_or_the_offer_stands() {
     // At most one place of an owner on a key: else its release would not say which it leaves.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
@@ -120,29 +115,9 @@ fn another_mode_is_refused_while_the_place_or_the_offer_stands() {
 }
 
 #[test]
-fn two_modes_without_queue_wait_side_by_side_as_ever() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE j x QUEUE 1000", "#2"),
-        ("LOCK.ACQUIRE j y QUEUE 60000", "nil"),
-        ("b: LOCK.RW k b READ BLOCK 0", "waits"),
-        ("b2: LOCK.RW k b WRITE BLOCK 0", "waits"),
-        ("b3: LOCK.RW k b WRITE BLOCK 0", "ERR owner already waits there: use RETRY"),
-        ("b3: LOCK.RW k b WRITE BLOCK 0 RETRY 1", "waits"),
-        ("b2:", "nil"),
-    ]);
-    scene.expect("k", "a holds; b b");
-    // A release ends no wait without QUEUE.
-    scene.play(&[("LOCK.RELEASE k b ALL", "nil"), ("b:", "waits"), ("b3:", "waits")]);
-}
-
-#[test]
 fn other_keys_are_refused_while_the_place_or_the_offer_stands() {
     let other_keys = "ERR owner stands there with other keys: release that first";
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil")]);
     for again in [
         "LOCK.ACQUIRE k b QUEUE 60000",
@@ -169,8 +144,7 @@ fn other_keys_are_refused_while_the_place_or_the_offer_stands() {
 fn an_owner_that_the_server_makes_cannot_have_a_place() {
     // No later request could name it.
     let refused = "ERR QUEUE needs an owner of your own: * is another one each time";
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k * QUEUE 1000", refused),
         ("LOCK.RW k * READ BLOCK 10 QUEUE 1000", refused),
@@ -181,8 +155,7 @@ fn an_owner_that_the_server_makes_cannot_have_a_place() {
 
 #[test]
 fn queue_is_from_one_to_the_configured_most() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     let range = "ERR QUEUE must be a whole number from 1 to 60000";
     scene.play(&[
         ("LOCK.ACQUIRE k a QUEUE 0", range),
@@ -208,8 +181,7 @@ fn queue_is_from_one_to_the_configured_most() {
 fn an_upgrade_has_no_place_and_is_granted_at_once_when_it_is_alone() {
     // An upgrade that no client waits for would hold what every other waits for.
     let refused = "ERR QUEUE cannot wait for an upgrade: use BLOCK";
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.RW k a READ", "#1"),
         ("LOCK.RW k b READ", "#2"),

@@ -8,8 +8,7 @@ use testbed::{Server, wait_for};
 #[test]
 fn info_counts_places_parked_clients_and_offers_apart() {
     // lock_waiters is what lock.max-waiters limits, lock_places what lock.max-places does.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.row("LOCK.ACQUIRE k a", "#1");
     scene.expect_numbers(0, 0, 0);
     scene.row("b: LOCK.ACQUIRE k b BLOCK 0", "waits");
@@ -62,8 +61,7 @@ fn a_place_whose_client_cannot_be_parked_counts_as_queued() {
 
 #[test]
 fn lock_info_shows_what_an_offer_is() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.RW k b READ QUEUE 60000", "nil"),

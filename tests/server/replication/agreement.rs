@@ -1,33 +1,9 @@
 //! Primary, replicas and files agree after any history. Random, with a seed that is printed and can be given again by
 //! `REDIS_LOCK_SEED`.
 
+use crate::harness::dice::Dice;
 use redis::Value;
 use testbed::{Client, Server, text_of, wait_for};
-
-/// SplitMix64: small, and the same on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn new(name: &str) -> Dice {
-        let given = std::env::var("REDIS_LOCK_SEED").ok().map(|seed| seed.parse().unwrap());
-        let seed = given.unwrap_or_else(rand::random::<u64>);
-        // Shown when the test fails.
-        println!("{name}: run again with REDIS_LOCK_SEED={seed}");
-        Dice(seed)
-    }
-
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    fn of<'a>(&mut self, faces: &[&'a str]) -> &'a str {
-        faces[self.roll(faces.len() as u64) as usize]
-    }
-}
 
 /// Few keys and owners, so that they meet; leases that end meanwhile and leases that do not.
 fn command(dice: &mut Dice, payloads: &mut Vec<Vec<u8>>, conn: &mut Client) -> Vec<Vec<u8>> {
@@ -120,7 +96,11 @@ fn locks(server: &Server) -> String {
 #[test]
 fn primary_replicas_and_files_agree_after_any_history() {
     // Whatever a replica decides by itself, or does not receive, ends in other data than the primary's.
-    let mut dice = Dice::new("agreement");
+    let given = std::env::var("REDIS_LOCK_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = given.unwrap_or_else(rand::random::<u64>);
+    // Shown when the test fails.
+    println!("agreement: run again with REDIS_LOCK_SEED={seed}");
+    let mut dice = Dice(seed);
     let primary = Server::setup()
         .option("repl-diskless-sync-delay", "0")
         .option("appendonly", "yes")

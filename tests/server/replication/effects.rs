@@ -150,8 +150,7 @@ fn the_deadline_on_the_wall_is_exact() {
 fn a_record_is_a_few_words_that_a_person_can_read() {
     // The form is a promise: files and nodes of other versions have it. Each word more costs the server a thousand
     // instructions.
-    let server = Server::setup().option("appendonly", "yes").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().option("appendonly", "yes").connected();
     conn.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "0"]);
     let mut granted = |command: &str| {
         let fence = conn.int(&command.split(' ').collect::<Vec<_>>()).unwrap();
@@ -317,8 +316,8 @@ fn a_transaction_and_a_script_send_facts_too() {
 #[test]
 fn a_rewritten_file_has_the_same_command_once_for_each_hold() {
     // The file must be read by the same code as the stream, and must not grow with what is over.
-    let server = Server::setup().option("appendonly", "yes").option("aof-use-rdb-preamble", "no").start();
-    let mut conn = server.connect();
+    let (server, mut conn) =
+        Server::setup().option("appendonly", "yes").option("aof-use-rdb-preamble", "no").connected();
     let mut fences = Vec::new();
     for reader in ["a", "b"] {
         conn.int(&["LOCK.RW", "k", reader, "READ", "PX", "60000"]).unwrap();

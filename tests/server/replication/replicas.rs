@@ -31,13 +31,6 @@ fn digest(conn: &mut Client) -> String {
     conn.get(&["DEBUG", "DIGEST"])
 }
 
-/// Lets the server do its regular work for a while, by its own count of time. It has many occasions then for what it
-/// ought not to do.
-fn let_it_work(conn: &mut Client) {
-    let start = conn.info_number("server", "server_time_usec");
-    wait_for("some ticks", || conn.info_number("server", "server_time_usec") > start + 400_000);
-}
-
 /// No lease ends before it does on the primary, nor much later.
 fn assert_never_earlier(before: &Ttls, after: &Ttls, began: Instant, how: &str) {
     let passed = i64::try_from(began.elapsed().as_millis()).unwrap() + 1;
@@ -168,7 +161,7 @@ fn a_replica_that_comes_back_alone_gets_what_changed_meanwhile() {
     let syncs = there.info_number("stats", "sync_full");
     here.ok(&["REPLICAOF", "127.0.0.1", "1"]);
     wait_for("the replica to leave", || there.info_number("replication", "connected_slaves") == 0);
-    let_it_work(&mut there);
+    let_it_tick(&mut there);
     there.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     replica.follow(&primary);
     assert_eq!(digest(&mut here), digest(&mut there));
@@ -178,9 +171,8 @@ fn a_replica_that_comes_back_alone_gets_what_changed_meanwhile() {
 #[test]
 fn changes_that_nobody_hears_count_for_the_save_points() {
     // A server that saves by RDB alone would never save its locks.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let_it_work(&mut conn);
+    let (_server, mut conn) = Server::connected();
+    let_it_tick(&mut conn);
     let before = conn.info_number("persistence", "rdb_changes_since_last_save");
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     assert!(conn.info_number("persistence", "rdb_changes_since_last_save") > before);
@@ -337,7 +329,7 @@ fn a_replica_ends_no_lease_itself() {
     wait_for("the lease to be over", || conn.lock_info("k").is_none());
     wait_for("the other to be over", || conn.lock_info("mixed").unwrap().holding == 1);
     assert_eq!(conn.lock_info("mixed").unwrap().holders[0].owner, b"c");
-    let_it_work(&mut conn);
+    let_it_tick(&mut conn);
     assert_eq!(conn.int(&["EXISTS", "k", "mixed"]), Some(2), "the keys stay");
     assert_eq!((conn.info("lock", "lock_lapsed"), conn.info("lock", "lock_leases")), ("0".into(), "2".into()));
     primary.signal(Signal::CONT);
@@ -351,13 +343,12 @@ fn a_replica_ends_no_lease_itself() {
 #[test]
 fn a_former_primary_ends_no_lease_any_more() {
     // Its timer is still set when it becomes a replica.
-    let server = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().option("appendonly", "yes").option("appendfsync", "always").connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "6000"]).unwrap();
     orphan(&mut conn);
     let written = server.aof_tail().len();
     wait_for("the lease to be over", || conn.lock_info("k").is_none());
-    let_it_work(&mut conn);
+    let_it_tick(&mut conn);
     assert_eq!(conn.int(&["EXISTS", "k"]), Some(1));
     assert_eq!(conn.info("lock", "lock_lapsed"), "0");
     assert_eq!(server.aof_tail().len(), written, "nothing was written");
@@ -430,8 +421,7 @@ fn picture_of(conn: &mut Client) -> (Vec<String>, String, String) {
 #[test]
 fn facts_from_clients_are_refused_unless_allowed() {
     // A user that may send LOCK.HOLD can take any lock.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     for command in ["LOCK.HOLD k a 0 0", "LOCK.HOLD k b 0 1 1 1 1000", "LOCK.HOLD other b 0 1 1 1 1000"] {
         let words: Vec<&str> = command.split(' ').collect();

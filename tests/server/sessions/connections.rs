@@ -84,8 +84,7 @@ type End = fn(&mut Client, Client, i64);
 #[test]
 fn the_end_of_each_connection_is_told_once_however_it_comes() {
     // Missed, it would leave a lock without a live holder for as long as its lease runs.
-    let server = setup().start();
-    let mut conn = server.connect();
+    let (server, mut conn) = setup().connected();
     let ends: &[(&str, End)] = &[
         ("closed", |_, client, _| drop(client)),
         ("QUIT", |_, mut client, _| client.send(&["QUIT"])),
@@ -171,8 +170,7 @@ fn nothing_else_is_the_end_of_a_connection() {
 fn a_timer_that_is_set_at_the_end_of_a_connection_rings_at_once() {
     // Servers close what they end by themselves when they are about to sleep. The oldest has decided by then for how
     // long, and the waiter for the lock would wait for a tick: a second, here.
-    let server = setup().option("hz", "1").option("dynamic-hz", "no").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = setup().option("hz", "1").option("dynamic-hz", "no").connected();
     wait_for("the start to be over", || {
         conn.info("clients", "connected_clients") == "1" && gone(&mut conn).iter().all(|(_, late_ms)| late_ms.is_some())
     });

@@ -23,8 +23,7 @@ fn take(conn: &mut Client, command: impl Fn(usize) -> String) {
 #[test]
 fn ten_thousand_keys_of_one_connection_are_all_handed_on() {
     // Worked off bit by bit, some could be forgotten between two bits, or each bit could wait for a tick.
-    let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().option("hz", "1").option("dynamic-hz", "no").connected();
     let mut holder = server.connect();
     take(&mut holder, |number| format!("LOCK.ACQUIRE k{number} a PX 600000 SESSION 0"));
     assert_eq!(conn.info_number("lock", "lock_session_holds"), CROWD as u64);
@@ -48,27 +47,9 @@ fn ten_thousand_keys_of_one_connection_are_all_handed_on() {
 }
 
 #[test]
-fn ten_thousand_readers_of_one_connection_make_room_for_the_writer() {
-    // The writer may be granted when the last has gone, not before, and without a new request.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut holder = server.connect();
-    take(&mut holder, |number| format!("LOCK.RW k r{number} READ PX 600000 SESSION 0"));
-    assert_eq!(conn.lock_info("k").unwrap().holding, CROWD);
-    let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
-    drop(holder);
-    assert!(writer.read().int() > 0);
-    let info = conn.lock_info("k").unwrap();
-    assert_eq!((info.holding, info.holders[0].owner.as_slice()), (1, &b"w"[..]));
-    wait_for("all to be announced", || conn.info_number("lock", "lock_released") == CROWD as u64);
-    assert_eq!(conn.info("lock", "lock_session_holds"), "0");
-}
-
-#[test]
 fn ten_thousand_leases_are_cut_together() {
     // The same where the holds go on for a while.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut holder = server.connect();
     take(&mut holder, |number| format!("LOCK.RW k{} r{number} READ PX 600000 SESSION 1000", number % 100));
     let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k7 w PX 600000 BLOCK 0");
@@ -82,8 +63,7 @@ fn ten_thousand_leases_are_cut_together() {
 #[test]
 fn a_request_for_a_key_whose_many_holds_are_being_ended_finds_them_ended() {
     // The command comes while they are worked off bit by bit; what it does not find ended it must end itself.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let holder = Connection::resp2(&server);
     let id = holder.id().to_string();
     let mut holder = holder;

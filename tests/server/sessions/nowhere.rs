@@ -65,8 +65,7 @@ fn another_module_cannot_bind_a_hold() {
     // Its calls have a client each, which is never closed.
     const ERROR: i64 = 1;
     const INTEGER: i64 = 2;
-    let server = Server::setup().probe_module().start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().probe_module().connected();
     let mut wire = Connection::resp2(&server);
     for way in [Way::Plain, Way::Exec, Way::Script] {
         let kind = wire.ask_by(way, &["PANIC.CALL", "LOCK.ACQUIRE", "SESSION"]).int();

@@ -17,8 +17,7 @@ pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
 #[test]
 fn a_hold_that_was_granted_after_a_wait_is_bound_as_well() {
     // The grant is made in the step of another client, whose connection it must not be bound to.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for give in ["LOCK.RELEASE k a", "LOCK.EXTEND k a PX 1", "DEL k", "LOCK.BREAK k"] {
         let mut stage = Stage::new(&server);
         stage.play(&[
@@ -41,47 +40,10 @@ fn a_hold_that_was_granted_after_a_wait_is_bound_as_well() {
 }
 
 #[test]
-fn a_waiter_for_several_keys_is_bound_on_each() {
-    // One that is forgotten would keep its key for a whole lease.
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.ACQUIRE k x PX 600000", "#1"),
-        ("b: LOCK.MACQUIRE 3 j k l b PX 600000 BLOCK 0 SESSION 0", "waits"),
-        ("LOCK.RELEASE k x", "0"),
-        ("b:", "[#2 #3 #4]"),
-        ("c: LOCK.MACQUIRE 3 l k j c PX 600000 BLOCK 0", "waits"),
-    ]);
-    stage.leave("b");
-    stage.play(&[("c:", "[#5 #6 #7]")]);
-}
-
-#[test]
-fn a_client_that_leaves_before_its_grant_leaves_the_queue_and_holds_nothing() {
-    // A connection that is not there any more must not be granted anything, nor keep the waiters behind it waiting.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("a: LOCK.RW k a READ PX 600000 SESSION 0", "#1"),
-        ("w: LOCK.RW k w WRITE PX 600000 BLOCK 0 SESSION 0", "waits"),
-        ("r: LOCK.RW k r READ PX 600000 BLOCK 0 SESSION 0", "waits"),
-    ]);
-    stage.leave("w");
-    stage.play(&[("r:", "#2")]);
-    assert_eq!(waiters(&mut conn), 0);
-    assert_eq!(holders(&mut conn, "k"), ["a", "r"]);
-    assert_eq!(conn.info("lock", "lock_session_holds"), "2");
-    assert_eq!(conn.info("lock", "lock_sessions_closed"), "0");
-    assert!(lost(&mut conn).is_empty());
-}
-
-#[test]
 fn a_client_that_leaves_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_granted() {
     // Rolled back as undelivered and ended as a closed session: it must be one of the two, once.
     for session in ["SESSION 0", "SESSION 600000", ""] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
         let first = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w1 PX 600000 BLOCK 0 {session}"));
         let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k w2 PX 600000 BLOCK 0");
@@ -98,36 +60,11 @@ fn a_client_that_leaves_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_g
 }
 
 #[test]
-fn a_hold_of_before_outlives_an_upgrade_that_nobody_received() {
-    // The reader holds on over a connection that is open; what ended is the connection that asked for more.
-    for (session, client) in [("SESSION 0", true), ("", false)] {
-        let server = Server::new();
-        let mut conn = server.connect();
-        let mut reader = Connection::resp2(&server);
-        let command = format!("LOCK.RW k a READ PX 600000 {session}");
-        reader.say(command.trim_end());
-        conn.int(&["LOCK.RW", "k", "b", "READ", "PX", "600000"]).unwrap();
-        let upgrade = Connection::waiting(&server, "LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION 0");
-        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), format!("CLIENT KILL ID {}", upgrade.id())]);
-        wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
-        let hold = only_hold(&mut conn, "k");
-        assert_eq!((hold.reads, hold.writes, hold.mode.as_str()), (1, 0, "read"), "{session}");
-        assert_eq!(hold.client, client.then_some(reader.id()), "{session}");
-        let id = reader.id();
-        drop(reader);
-        gone(&mut conn, id);
-        let_it_tick(&mut conn);
-        assert_eq!(conn.lock_info("k").is_none(), client, "{session}");
-    }
-}
-
-#[test]
 fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
     // What could go wrong: a request in that moment settles the lock, and the reader loses what it never bound to
     // anything.
     for grace in ["0", "300"] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         for owner in ["a", "b"] {
             conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).unwrap();
         }
@@ -145,8 +82,7 @@ fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
 fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
     // What could go wrong: the event of the old one's end comes after the new one, and removes the entry that leads to
     // it.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("DEBUG SET-ACTIVE-EXPIRE 0", "OK"),
@@ -160,28 +96,6 @@ fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
     assert_eq!(conn.info("lock", "lock_session_holds"), "2");
     stage.leave("w");
     wait_for("both to be ended", || conn.int(&["EXISTS", "j", "k"]) == Some(0));
-}
-
-#[test]
-fn a_repeated_request_is_bound_to_the_new_connection() {
-    // The old one may close at any time: that is why it was repeated.
-    let server = Server::new();
-    let mut conn = server.connect();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.ACQUIRE k x PX 600000", "#1"),
-        ("old: LOCK.ACQUIRE k a PX 600000 BLOCK 0 SESSION 0", "waits"),
-        ("new: LOCK.ACQUIRE k a PX 600000 BLOCK 0 SESSION 0 RETRY 1", "waits"),
-        ("old:", "nil"),
-    ]);
-    stage.leave("old");
-    stage.play(&[("new:", "waits"), ("LOCK.RELEASE k x", "0"), ("new:", "#2")]);
-    assert_eq!(only_hold(&mut conn, "k").client, Some(stage.waiter("new").id()));
-    // After the grant: it moves as well, and the old connection says nothing more.
-    stage.play(&[("newer: LOCK.ACQUIRE k a PX 600000 SESSION 0 RETRY 1", "#2")]);
-    stage.leave("new");
-    let_it_tick(&mut conn);
-    assert_eq!(only_hold(&mut conn, "k").client, Some(stage.waiter("newer").id()));
 }
 
 #[test]
@@ -200,8 +114,7 @@ fn what_is_asked_for_in_the_turn_of_the_close_finds_the_hold_ended() {
         ("SWAPDB 0 3", Reply::simple("OK")),
         ("DEL k", Reply::Int(1)),
     ] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         let mut holder = Connection::resp2(&server);
         holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
         let mut pipe = Connection::resp2(&server);
@@ -227,8 +140,7 @@ fn what_is_asked_for_in_the_turn_of_the_close_finds_the_hold_ended() {
 #[test]
 fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
     // It is closed when its command is done: what it takes after that is bound to it still.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut holder = Connection::resp2(&server);
     let id = holder.id();
     let kill = format!("CLIENT KILL ID {id} SKIPME no");
@@ -246,8 +158,7 @@ fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
 fn connections_that_close_together_each_leave_what_is_theirs() {
     // Found while the server works off others; and waiters are granted in between, bound to connections that close as
     // well.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut all: Vec<Connection> = (0..60).map(|_| Connection::resp2(&server)).collect();
     for (number, holder) in all.iter_mut().enumerate() {
         let command = format!("LOCK.RW shared r{number} READ PX 600000 SESSION 0");
@@ -281,8 +192,7 @@ fn take_and_give_back(conn: &mut Client, count: usize) {
 #[test]
 fn a_connection_that_lives_long_leaves_no_growth() {
     // What is remembered of each hold would grow with all the locks that a client ever took.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     take_and_give_back(&mut conn, 10_000);
     let before = conn.info_number("memory", "used_memory");
     take_and_give_back(&mut conn, 100_000);

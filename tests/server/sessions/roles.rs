@@ -7,12 +7,9 @@ use crate::harness::state::{holders, let_it_tick, waiters};
 use crate::harness::stream::Stream;
 use crate::harness::transcript::Stage;
 use crate::sessions::binding::{gone, lost, only_hold};
+use crate::waiting::roles::primary;
 use std::time::{Duration, Instant};
-use testbed::{Client, Server, Setup, Signal, wait_for};
-
-fn primary() -> Setup {
-    Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes")
-}
+use testbed::{Client, Server, Signal, wait_for};
 
 /// Closes a connection with holds that have waiters while writes are held back, and sees that nothing ends. Then lets
 /// writes flow, and sees that all is done as of the time of the close.

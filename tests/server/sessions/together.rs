@@ -85,8 +85,7 @@ fn four_locks_of_as_many_holders_as_there_may_be_end_while_others_are_served() {
 fn holds_that_are_over_and_lie_there_beside_others_count_for_no_reader_of_the_lock() {
     // What could go wrong: each command ends a thousand, and the next takes the rest for holds.
     const MANY: usize = 30_000;
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.ok(&["CONFIG", "SET", "lock.max-holders-per-key", &(MANY + 1).to_string()]);
     let mut holder = crowd(&server, &["k"], MANY);
     assert!(conn.int(&["LOCK.RW", "k", "z", "READ", "PX", "6000000"]).is_some());
@@ -123,8 +122,7 @@ fn holds_that_are_over_and_lie_there_beside_others_count_for_no_reader_of_the_lo
 fn what_is_saved_before_it_has_ended_is_over_where_it_is_loaded() {
     // What could go wrong: the holds of a closed connection come back with the rest of their leases, for hours.
     const MANY: usize = 5_000;
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut holder = crowd(&server, &["k"], MANY);
     let replies = in_one_turn(&mut conn, &mut holder, &["DUMP k", "DEBUG RELOAD", "LOCK.INFO k"]);
     let redis::Value::BulkString(payload) = &replies[0] else { panic!("{replies:?}") };

@@ -5,26 +5,8 @@ use crate::harness::transcript::Stage;
 use testbed::{LockInfo, Server, wait_for};
 
 #[test]
-fn shares_that_end_by_their_lease_make_room() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.SHARE k a 3 TAKE 2 PX 200", "#1"),
-        ("LOCK.SHARE k b 3 PX 60000", "#2"),
-        ("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits"),
-        ("c:", "#3"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode read fence #3 shares 3 holding 2 holders [] waiting 0 waiters [] reserved_by nil]",
-        ),
-    ]);
-    stage.until("lock_lapsed", 1);
-}
-
-#[test]
 fn shares_end_with_their_session() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(&[
         ("a: LOCK.SHARE k a 3 TAKE 3 SESSION 0", "#1"),
         ("c: LOCK.SHARE k c 3 BLOCK 0", "waits"),
@@ -35,24 +17,9 @@ fn shares_end_with_their_session() {
 }
 
 #[test]
-fn break_ends_all_shares_of_an_owner() {
-    let server = Server::new();
-    Stage::new(&server).play(&[
-        ("LOCK.SHARE k a 3 TAKE 2", "#1"),
-        ("LOCK.SHARE k b 3", "#2"),
-        ("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits"),
-        ("LOCK.BREAK k b", "1"),
-        ("c:", "waits"),
-        ("LOCK.BREAK k a", "1"),
-        ("c:", "#3"),
-    ]);
-}
-
-#[test]
 fn shares_whose_client_was_killed_before_it_was_told_are_taken_back_all_of_them() {
     // What could go wrong: one count is taken back, as of any other grant, and the rest holds the limit for a lease.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[("LOCK.SHARE k a 3 TAKE 3 PX 600000", "#1")]);
     let killed = Connection::waiting(&server, "LOCK.SHARE k b 3 TAKE 3 PX 600000 BLOCK 0");
@@ -91,8 +58,7 @@ fn shares_outlive_a_restart_and_are_those_of_the_next_primary() {
 #[test]
 fn a_thousand_owners_share_no_more_than_the_limit() {
     // What could go wrong: the sum of all counts is kept beside them, and goes out of step.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::connected();
     for owner in 0..1000 {
         let take = (owner % 3 + 1).to_string();
         assert!(conn.int(&["LOCK.SHARE", "k", &format!("o{owner}"), "2000", "TAKE", &take]).is_some() || owner > 990);

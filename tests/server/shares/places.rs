@@ -1,8 +1,6 @@
 //! Shares with QUEUE: places for them, and offers of them.
 
-use super::HOLDS_SHARES;
 use crate::harness::transcript::{Row, Stage};
-use testbed::Server;
 
 const OTHER_TAKE: &str = "ERR owner stands there with another TAKE: release that first";
 const OTHER_MODE: &str = "ERR owner stands there in another mode: release that first";
@@ -12,8 +10,7 @@ const PLACED: &[Row] = &[("LOCK.SHARE k a 3 TAKE 3", "#1"), ("LOCK.SHARE k b 3 T
 
 #[test]
 fn a_place_for_shares_becomes_an_offer_of_as_many() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(PLACED);
     stage.play(&[
         (
@@ -42,8 +39,7 @@ fn a_place_for_shares_becomes_an_offer_of_as_many() {
 
 #[test]
 fn a_place_is_for_one_mode_and_one_take() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(PLACED);
     stage.play(&[
         ("LOCK.SHARE k b 3 QUEUE 60000", OTHER_TAKE),
@@ -64,65 +60,4 @@ fn a_place_is_for_one_mode_and_one_take() {
             "[mode read fence #2 shares 2 holding 1 holders [] waiting 0 waiters [] reserved_by nil]",
         ),
     ]);
-}
-
-#[test]
-fn asking_again_for_a_place_replaces_its_limit() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(PLACED);
-    stage.play(&[
-        ("c: LOCK.RW k c READ BLOCK 0", "waits"),
-        // Lower: now it needs more room.
-        ("LOCK.SHARE k b 2 TAKE 2 QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k a", "2"),
-        ("c:", "waits"),
-        // Higher: it fits, is offered, and the next is served.
-        ("LOCK.SHARE k b 4 TAKE 2 QUEUE 60000", "nil"),
-    ]);
-    stage.until("lock_offered", 1);
-    stage.play(&[("LOCK.SHARE k b 4 TAKE 2 QUEUE 60000", "#2"), ("c:", "#3")]);
-}
-
-#[test]
-fn a_second_connection_takes_a_place_for_shares_over_with_its_limit() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
-        ("LOCK.SHARE k a 3 TAKE 3", "#1"),
-        ("b: LOCK.SHARE k b 3 TAKE 2 QUEUE 60000 BLOCK 0", "waits"),
-        ("c: LOCK.SHARE k b 5 TAKE 2 QUEUE 60000 BLOCK 0", "#2"),
-        ("b:", "UNBLOCKED lock wait ended: a later request of this owner waits there now"),
-    ]);
-}
-
-#[test]
-fn a_place_for_shares_whose_owner_comes_to_hold_the_key_ends() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(PLACED);
-    stage.play(&[
-        ("LOCK.SHARE j b 1", "#2"),
-        ("LOCK.SHARE j x 9", "#3"),
-        ("c: LOCK.SHARE k c 2 BLOCK 0", "waits"),
-        ("d: LOCK.SHARE k x 2 TAKE 2 BLOCK 0 QUEUE 60000", "waits"),
-        ("RENAME j k", "OK"),
-        // A client that waits there is answered as any holder is: there is no room for more.
-        ("d:", HOLDS_SHARES),
-        ("c:", "waits"),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode read fence #3 shares 2 holding 2 holders [] waiting 1 waiters [] reserved_by nil]",
-        ),
-        ("LOCK.RELEASE k b", "0"),
-        ("c:", "#4"),
-    ]);
-}
-
-#[test]
-fn a_place_for_shares_is_left_by_release() {
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(PLACED);
-    stage.play(&[("c: LOCK.SHARE k c 4 BLOCK 0", "waits"), ("LOCK.RELEASE k b", "nil"), ("c:", "#2")]);
 }

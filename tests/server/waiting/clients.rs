@@ -11,8 +11,7 @@ const BY_COMMAND: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
     // Readers would wait behind a writer that is not there any more, until another request comes.
     for how in ["kill", "timeout", "error", "close", "time", "half"] {
-        let server = Server::new();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::connected();
         conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
         // All have to stand behind the writer before its timeout, also on a busy machine.
         let block = if how == "time" { 5_000 } else { 0 };
@@ -63,8 +62,7 @@ fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
 #[test]
 fn a_client_that_leaves_the_middle_of_a_queue_is_passed_over() {
     // A grant to a client that is not there would block every waiter for its whole lease.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
     let mut parked: Vec<Connection> = (0..5)
         .map(|number| Connection::waiting(&server, &format!("LOCK.ACQUIRE k w{number} PX 600000 BLOCK 0")))
@@ -95,8 +93,7 @@ fn a_client_that_leaves_the_middle_of_a_queue_is_passed_over() {
 #[test]
 fn all_waiters_can_be_killed_at_once() {
     // Each is reported while the server is going through its clients.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
     let mut parked: Vec<Connection> =
         (0..200).map(|number| Connection::waiting(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
@@ -116,8 +113,7 @@ fn all_waiters_can_be_killed_at_once() {
 #[test]
 fn a_client_that_is_evicted_leaves_the_line() {
     // The server may close clients for the memory that they take, and a waiter takes more than others.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.ok(&["CLIENT", "NO-EVICT", "on"]);
     conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
     let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k w BLOCK 0");
@@ -137,8 +133,7 @@ fn a_client_that_is_evicted_leaves_the_line() {
 fn a_server_that_ends_lets_go_of_everybody() {
     // The server could wait for the waiters, save them, or grant while it is ending.
     for at_once in [false, true] {
-        let mut server = Server::setup().option("appendonly", "yes").start();
-        let mut conn = server.connect();
+        let (mut server, mut conn) = Server::setup().option("appendonly", "yes").connected();
         conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
         conn.int(&["LOCK.RW", "shared", "a", "READ", "PX", "600000"]).unwrap();
         let mut parked: Vec<Connection> =

@@ -4,7 +4,7 @@
 
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::{acl_load_closes_at_once, subscribers_can_wait};
-use crate::harness::state::let_it_tick;
+use crate::harness::state::{holders, let_it_tick, taken_back};
 use std::fs;
 use testbed::{Client, Server, Setup, Value, wait_for};
 
@@ -161,16 +161,6 @@ fn configure(conn: &mut Client, fate: Fate) {
     conn.ok(&["CONFIG", "SET", "client-output-buffer-limit", limit]);
 }
 
-fn holders(conn: &mut Client, key: &str) -> Vec<String> {
-    let info = conn.lock_info(key);
-    let holders = info.map_or(Vec::new(), |info| info.holders);
-    holders.iter().map(|holder| String::from_utf8_lossy(&holder.owner).into_owned()).collect()
-}
-
-fn taken_back(conn: &mut Client) -> u64 {
-    conn.info_number("lock", "lock_taken_back")
-}
-
 /// How often a row is played until its premise holds. On a busy machine it fails in a quarter of all tries.
 const TRIES: usize = 20;
 
@@ -277,8 +267,7 @@ fn an_owner_that_is_heard_of_keeps_what_its_closed_client_did_not_learn_of() {
     // Another connection of the owner knows of the grant: it works already.
     for heard in ["LOCK.EXTEND k w PX 600000", "LOCK.ACQUIRE k w PX 600000 RETRY 1"] {
         for way in [Way::Pipelined, Way::Exec] {
-            let server = Server::new();
-            let mut conn = server.connect();
+            let (server, mut conn) = Server::connected();
             configure(&mut conn, Fate::DelUser);
             conn.int(&["LOCK.ACQUIRE", "k", "h", "PX", "600000"]).expect("free");
             let mut condemned = Fate::DelUser.connect(&server);
@@ -298,8 +287,7 @@ fn an_owner_that_is_heard_of_keeps_what_its_closed_client_did_not_learn_of() {
 #[test]
 fn a_client_that_waits_again_before_it_is_closed_loses_both() {
     // It is known by one number: what it was granted, and the place that it has taken since.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     configure(&mut conn, Fate::Tracking);
     for key in ["k", "j"] {
         conn.int(&["LOCK.ACQUIRE", key, "h", "PX", "600000"]).expect("free");
@@ -324,8 +312,7 @@ fn a_client_that_reads_its_grant_and_goes_at_once_keeps_it() {
     // As redis-cli does, called for one command. A grant that can be rolled back for longer than it may be unsent is
     // taken from a client that works already.
     for io_threads in ["1", "3"] {
-        let server = Server::setup().option("io-threads", io_threads).start();
-        let mut conn = server.connect();
+        let (server, mut conn) = Server::setup().option("io-threads", io_threads).connected();
         for round in 0..50 {
             let (key, owner) = (format!("k{round}"), format!("w{round}"));
             conn.int(&["LOCK.ACQUIRE", &key, "h", "PX", "600000"]).expect("free");
@@ -375,8 +362,7 @@ fn a_grant_that_nobody_learnt_of_is_taken_back_where_it_went() {
     for (steps, (db, key), expected, left) in MOVED {
         for end in ["CLIENT KILL ID %w", "ACL DELUSER u"] {
             let row = format!("{steps:?} {end}");
-            let server = Server::new();
-            let mut conn = server.connect();
+            let (server, mut conn) = Server::connected();
             let mut there = server.connect();
             there.ok(&["SELECT", &db.to_string()]);
             configure(&mut conn, Fate::DelUser);

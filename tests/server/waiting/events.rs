@@ -303,8 +303,7 @@ fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
         }
         let mut writer = scene.wait("shared", "w");
         // Another database, which FLUSHDB leaves alone.
-        let mut five = scene.server.connect();
-        five.ok(&["SELECT", "5"]);
+        let mut five = scene.server.connect_in("5");
         five.int(&["LOCK.ACQUIRE", "k0", "a", "PX", "600000"]).unwrap();
         let mut elsewhere = Connection::waiting_in(&scene.server, 5, "LOCK.ACQUIRE k0 e PX 600000 BLOCK 0");
         scene.sent();
@@ -389,41 +388,6 @@ fn when_a_lock_is_renamed_to_where_its_holder_waits_that_wait_is_over() {
 }
 
 #[test]
-fn a_deadlock_that_a_rename_makes_is_refused() {
-    // Both would wait for each other for ever: the module does not check again when no new request comes.
-    for command in ["RENAME a c", "SWAPDB 0 1", "MOVE a 0"] {
-        let mut scene = Scene::new();
-        // A waits for B, which waits for c; then A's lock comes to be the one under c.
-        scene.hold("b", "B");
-        match command {
-            "RENAME a c" => drop(scene.hold("a", "A")),
-            _ => {
-                let mut one = scene.server.connect();
-                one.ok(&["SELECT", "1"]);
-                one.int(&["LOCK.ACQUIRE", "c", "A", "PX", "600000"]).unwrap();
-            }
-        }
-        scene.hold("c", "C");
-        if command == "MOVE a 0" {
-            continue; // Its target must be free, and then no client waits there.
-        }
-        let mut waits_for_b = scene.wait("b", "A");
-        let mut waits_for_c = scene.wait("c", "B");
-        if command == "SWAPDB 0 1" {
-            // B must hold b in database 0 after the swap as well.
-            let mut one = scene.server.connect();
-            one.ok(&["SELECT", "1"]);
-            one.int(&["LOCK.ACQUIRE", "b", "B", "PX", "600000"]).unwrap();
-        }
-        scene.call(command);
-        wait_for("one of them to be refused", || !waits_for_b.is_waiting() || !waits_for_c.is_waiting());
-        let refused = if waits_for_b.is_waiting() { waits_for_c.only_reply() } else { waits_for_b.only_reply() };
-        assert_eq!(refused.code(), "DEADLOCK", "{command}: {refused:?}");
-        assert_eq!(waiters(&mut scene.conn), 1, "{command}: one of them waits on");
-    }
-}
-
-#[test]
 fn when_a_lock_is_moved_to_another_database_its_line_stays() {
     // The waiter stays with the number of the database; the lease goes along.
     let mut scene = Scene::new();
@@ -432,8 +396,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
     b.only_reply().int();
     assert!(c.is_waiting());
     assert_eq!(scene.sent(), ["MOVE k 1", "HOLD k b 0 1"]);
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     assert_eq!(holders(&mut one, "k"), ["a"]);
     // The waiters there wait for a, and the waiters here for b.
     let mut there = Connection::waiting_in(&scene.server, 1, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
@@ -443,8 +406,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
     assert_eq!(one.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
     there.only_reply().int();
     scene.survives("k", "c");
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     assert_eq!(holders(&mut one, "k"), ["d"]);
 }
 
@@ -452,8 +414,7 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
 fn waiters_stay_with_the_number_when_databases_are_swapped() {
     // Locks go with their data: a waiter finds a free key, another holder, or something else than a lock.
     let mut scene = Scene::new();
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     let in_one = |command: &str| Connection::waiting_in(&scene.server, 1, command);
     // Held on both sides.
     one.int(&["LOCK.ACQUIRE", "both", "B", "PX", "600000"]).unwrap();
@@ -480,8 +441,7 @@ fn waiters_stay_with_the_number_when_databases_are_swapped() {
     both_one.only_reply().int();
     scene.survives("alone", "y0");
     assert_eq!(holders(&mut scene.conn, "both"), ["x0"]);
-    let mut one = scene.server.connect();
-    one.ok(&["SELECT", "1"]);
+    let mut one = scene.server.connect_in("1");
     assert_eq!((holders(&mut one, "both"), holders(&mut one, "alone")), (vec!["x1".into()], vec!["A".into()]));
 }
 
@@ -695,20 +655,4 @@ fn lists_and_locks_do_not_wake_each_other() {
     let end = c.only_reply();
     assert!(matches!(end, Reply::Int(_)) || end.code() == "WRONGTYPE", "{end:?}");
     nobody_waits(&mut scene.conn);
-}
-
-#[test]
-fn a_holder_waits_for_no_waiter() {
-    // It is granted as a writer, and waits as a reader behind others that wait for it: they would wait for each other.
-    let mut scene = Scene::new();
-    // An owner that waits twice in one queue is no single thread of control.
-    scene.conn.ok(&["CONFIG", "SET", "lock.deadlock-detection", "no"]);
-    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-    let mut b_reads = Connection::waiting(&scene.server, "LOCK.RW k b READ BLOCK 0");
-    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    let fence = b.only_reply().int();
-    assert_eq!(b_reads.only_reply().int(), fence);
-    assert!(c.is_waiting());
-    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b", "ALL"]), Some(0));
-    c.only_reply().int();
 }

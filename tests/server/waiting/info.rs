@@ -54,8 +54,7 @@ fn lock_info_shows_waiters_in_order() {
 #[test]
 fn the_fields_have_their_names_and_order_in_both_protocols() {
     // Programs read them by name, people by place.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     let waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 60000");
     let flat = Connection::resp2(&server).say("LOCK.INFO k").items();
@@ -80,8 +79,7 @@ fn the_fields_have_their_names_and_order_in_both_protocols() {
 fn the_times_of_a_wait_run_and_its_client_is_named() {
     // Which client is stuck, since when, and which client to ask: without the client's number the operator cannot
     // unblock it.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     let limited = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 50000");
     let endless = Connection::waiting(&server, "LOCK.RW k c READ BLOCK 0");
@@ -103,8 +101,7 @@ fn the_times_of_a_wait_run_and_its_client_is_named() {
 #[test]
 fn info_counts_how_waits_begin_and_end() {
     // Each way counts once, or alerts that are built on them never fire, or always.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut expect = |what: &str, expected: [u64; 8]| {
         let fields = [
             "lock_queued",

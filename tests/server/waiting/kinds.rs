@@ -76,8 +76,7 @@ fn all_wait(server: &Server, tag: &str) -> Vec<(&'static str, Connection)> {
 #[test]
 fn each_kind_but_an_upgrade_keeps_its_place_when_its_connection_closes() {
     // What could go wrong: the place goes with the connection; or an upgrade keeps one, and its read hold with it.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for kind in &KINDS {
         kind.prepare(&mut conn, "t");
         if kind.name == "upgrade" {
@@ -96,8 +95,7 @@ fn each_kind_but_an_upgrade_keeps_its_place_when_its_connection_closes() {
 #[test]
 fn what_each_kind_is_granted_after_a_wait_ends_with_its_connection() {
     // What could go wrong: only what is granted at once is bound, and the lock stays taken until the lease ends.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     for kind in &KINDS {
         kind.prepare(&mut conn, "t");
         let mut waiter = kind.waits(&server, "t", " SESSION 0");
@@ -113,8 +111,7 @@ fn what_each_kind_is_granted_after_a_wait_ends_with_its_connection() {
 #[test]
 fn each_kind_waits_out_a_grace_though_nobody_excludes_it() {
     // What could go wrong: one of them is judged in another place, and let in beside a holder that is forgotten here.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     KINDS.iter().for_each(|kind| kind.prepare(&mut conn, "t"));
     conn.ok(&["CONFIG", "SET", "lock.grace-ms", "600000"]);
     // No server listens there. It is the primary again, and keeps its locks.
@@ -198,8 +195,7 @@ fn each_kind_is_sent_after_a_key_that_is_migrated() {
 #[test]
 fn each_kind_is_sent_away_by_a_primary_that_becomes_a_replica() {
     // What could go wrong: one of them is forgotten, and waits for ever for a node that grants nothing any more.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let mut all = all_wait(&server, "t");
     // The servers know nothing of a place.
     assert_eq!(conn.int(&["LOCK.ACQUIRE", "{t}single", "place", "QUEUE", "60000"]), None);

@@ -41,8 +41,7 @@ fn a_call_from_another_module_is_tried_once() {
     // That module needs its reply now, and its client did not ask to wait.
     const INTEGER: i64 = 2;
     const NULL: i64 = 4;
-    let server = Server::setup().probe_module().start();
-    let mut conn = server.connect();
+    let (_server, mut conn) = Server::setup().probe_module().connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     assert_eq!(conn.int(&["PANIC.CALL", "LOCK.ACQUIRE"]), Some(NULL));
     assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
@@ -56,9 +55,7 @@ fn a_call_from_another_module_is_tried_once() {
 #[test]
 fn a_request_without_block_does_not_pass_waiters() {
     // Every transaction would go before the whole queue.
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
-    stage.play(&[
+    Stage::alone().play(&[
         ("LOCK.RW k a READ", "#1"),
         ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
         ("t: MULTI", "OK"),
@@ -74,8 +71,7 @@ fn a_request_without_block_does_not_pass_waiters() {
 fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
     // On some servers such a client cannot be made to wait: it must not stand in the queue then, with no client to
     // answer.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     let held = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
     let mut waiter = Connection::resp3(&server);
     assert!(matches!(waiter.say("SUBSCRIBE news"), Reply::Push(_)));
@@ -98,8 +94,7 @@ fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
 #[test]
 fn a_refused_request_stands_in_no_line() {
     // It has its answer; a place in the queue as well would get a lock for no client.
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(&[
         ("SET s text", "OK"),
         ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),

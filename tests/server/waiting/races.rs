@@ -9,10 +9,10 @@ mod scene;
 
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::lapses::alone;
-use crate::harness::state::let_it_tick;
+use crate::harness::state::{let_it_tick, taken_back};
 use crate::harness::stream::Stream;
 use crate::harness::transcript::Names;
-use scene::{CLOSE, PASS, PROMPT, Scene, UNBLOCKED, WAYS, Way, parked, server, taken_back, turn, while_stopped};
+use scene::{CLOSE, PASS, PROMPT, Scene, UNBLOCKED, WAYS, Way, parked, server, turn, while_stopped};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -532,8 +532,7 @@ fn a_thousand_waiters_that_are_killed_at_once_leave_nothing() {
 #[test]
 fn an_error_reaches_its_waiter_though_others_begin_to_wait_meanwhile() {
     // Some servers ask for an answer a turn later. Another waiter may have its place by then, and it was answered null.
-    let server = Server::new();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::connected();
     conn.int(&["LOCK.ACQUIRE", "busy", "a", "PX", "600000"]).unwrap();
     let (stop, mut answers) = (AtomicBool::new(false), BTreeSet::new());
     let wait_again_and_again = |n: usize| {

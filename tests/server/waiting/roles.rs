@@ -10,7 +10,7 @@ use testbed::{PATIENCE, Server, Setup, Signal, wait_for};
 
 const REPLICA_NOW: &str = "UNBLOCKED lock wait ended: this node is a replica now";
 
-fn primary() -> Setup {
+pub(crate) fn primary() -> Setup {
     Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes")
 }
 

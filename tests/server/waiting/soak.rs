@@ -4,6 +4,7 @@
 //! seed. The choices are the same then, though not their order across clients, which the machine makes.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::dice::{Dice, number_from};
 use crate::harness::lapses::alone;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -22,27 +23,6 @@ const SLACK: Duration = Duration::from_millis(5);
 /// keys and clients, which keep the size they had. So may its log of slow commands and the histories of commands'
 /// durations. A single waiter that is never unblocked costs 30 KB, so a hundred of them would show.
 const GROWTH: u64 = 3_000_000;
-
-/// Random numbers: splitmix64.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.roll() % (high - low + 1)
-    }
-
-    fn percent(&mut self, chance: u64) -> bool {
-        self.roll() % 100 < chance
-    }
-}
 
 /// A stretch of time in which an owner certainly holds a key.
 #[derive(Clone, Debug)]
@@ -603,10 +583,6 @@ fn joins(given: &[&Given], later: &Given) -> bool {
     given.iter().any(|other| other.owner == later.owner && other.fence == later.fence && other.told < later.asked)
 }
 
-fn number_from(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
-}
-
 fn settled_memory(conn: &mut Client) -> u64 {
     let mut last = u64::MAX;
     wait_for("memory to come to rest", || {
@@ -628,8 +604,7 @@ fn whatever_clients_do_at_random_locks_exclude_and_nobody_is_forgotten() {
         .unwrap_or_else(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64);
     println!("REDIS_LOCK_SOAK_SEED={seed} REDIS_LOCK_SOAK_SECONDS={seconds}");
     // Fences that follow the time from the start, not from a second later on: see `Actor::held`.
-    let server = Server::setup().lock_option("promotion-skew-ms", "0").start();
-    let mut conn = server.connect();
+    let (server, mut conn) = Server::setup().lock_option("promotion-skew-ms", "0").connected();
     // What the module and the server allocate once.
     conn.int(&["LOCK.ACQUIRE", "k0", "a"]).expect("free");
     conn.int(&["LOCK.RELEASE", "k0", "a"]);

@@ -2,7 +2,7 @@
 //! one turn of the server's loop, and the ends that it may come to.
 
 use crate::harness::connection::{Connection, Reply};
-use crate::harness::state::let_it_tick;
+use crate::harness::state::{let_it_tick, taken_back};
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, stands_still, wait_for};
 
@@ -131,10 +131,6 @@ impl<'s> Scene<'s> {
 /// A server whose append-only file can be read by the test.
 pub(super) fn server() -> Server {
     Server::setup().option("appendonly", "yes").option("appendfsync", "no").start()
-}
-
-pub(super) fn taken_back(conn: &mut Client) -> u64 {
-    conn.info_number("lock", "lock_taken_back")
 }
 
 /// A client that has sent a command and waits.

@@ -17,34 +17,51 @@ pub struct LockInfo {
     pub waiters: Vec<WaiterInfo>,
 }
 
-/// What LOCK.INFO says of a waiter.
-#[derive(Debug, Clone)]
-pub struct WaiterInfo {
-    pub owner: Vec<u8>,
-    pub mode: String,
-    pub waited_ms: i64,
-    pub left_ms: Option<i64>,
-    /// None while a client waits there.
-    pub queue_left_ms: Option<i64>,
-    /// None for a place whose owner has no request here now.
-    pub client: Option<i64>,
+/// Rows of LOCK.INFO, by the names of their fields.
+macro_rules! rows {
+    ($($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone)]
+        pub struct $name {
+            $($(#[$what])* pub $field: $type,)*
+        }
+
+        impl From<Value> for $name {
+            fn from(value: Value) -> $name {
+                let fields = Fields::from(value);
+                $name { $($field: fields.get(stringify!($field)),)* }
+            }
+        }
+    )*};
 }
 
-/// What LOCK.INFO says of one holder.
-#[derive(Debug, Clone)]
-pub struct HolderInfo {
-    pub owner: Vec<u8>,
-    pub mode: String,
-    pub reads: i64,
-    pub writes: i64,
-    pub fence: i64,
-    pub ttl_ms: i64,
-    pub held_ms: i64,
-    /// The owner has not collected it.
-    pub offered: bool,
-    pub session: Option<i64>,
-    pub client: Option<i64>,
-    pub note: Option<String>,
+rows! {
+    /// What LOCK.INFO says of a waiter.
+    WaiterInfo {
+        owner: Vec<u8>,
+        mode: String,
+        waited_ms: i64,
+        left_ms: Option<i64>,
+        /// None while a client waits there.
+        queue_left_ms: Option<i64>,
+        /// None for a place whose owner has no request here now.
+        client: Option<i64>,
+    }
+    /// What LOCK.INFO says of one holder.
+    HolderInfo {
+        owner: Vec<u8>,
+        mode: String,
+        reads: i64,
+        writes: i64,
+        fence: i64,
+        ttl_ms: i64,
+        held_ms: i64,
+        /// The owner has not collected it.
+        offered: bool,
+        session: Option<i64>,
+        client: Option<i64>,
+        note: Option<String>,
+    }
 }
 
 impl From<Value> for LockInfo {
@@ -60,39 +77,6 @@ impl From<Value> for LockInfo {
             holders: holders.into_iter().map(HolderInfo::from).collect(),
             waiting: fields.get("waiting"),
             waiters: waiters.into_iter().map(WaiterInfo::from).collect(),
-        }
-    }
-}
-
-impl From<Value> for WaiterInfo {
-    fn from(value: Value) -> WaiterInfo {
-        let fields = Fields::from(value);
-        WaiterInfo {
-            owner: fields.get("owner"),
-            mode: fields.get("mode"),
-            waited_ms: fields.get("waited_ms"),
-            left_ms: fields.get("left_ms"),
-            queue_left_ms: fields.get("queue_left_ms"),
-            client: fields.get("client"),
-        }
-    }
-}
-
-impl From<Value> for HolderInfo {
-    fn from(value: Value) -> HolderInfo {
-        let fields = Fields::from(value);
-        HolderInfo {
-            owner: fields.get("owner"),
-            mode: fields.get("mode"),
-            reads: fields.get("reads"),
-            writes: fields.get("writes"),
-            fence: fields.get("fence"),
-            ttl_ms: fields.get("ttl_ms"),
-            held_ms: fields.get("held_ms"),
-            offered: fields.get("offered"),
-            session: fields.get("session"),
-            client: fields.get("client"),
-            note: fields.get("note"),
         }
     }
 }

@@ -113,6 +113,13 @@ impl Setup {
         self
     }
 
+    /// Starts it. A connection to it as well.
+    pub fn connected(self) -> (Server, Client) {
+        let server = self.start();
+        let conn = server.connect();
+        (server, conn)
+    }
+
     /// Starts it and waits until it answers.
     pub fn start(self) -> Server {
         self.start_on(Port::claim())
@@ -157,6 +164,11 @@ impl Server {
     #[expect(clippy::new_without_default, reason = "it starts a process")]
     pub fn new() -> Server {
         Setup::default().start()
+    }
+
+    /// The same, and a connection to it.
+    pub fn connected() -> (Server, Client) {
+        Server::setup().connected()
     }
 
     /// To choose options first.
@@ -347,6 +359,13 @@ impl Server {
     /// A new connection.
     pub fn connect(&self) -> Client {
         Client(self.try_connect(ProtocolVersion::RESP2).unwrap())
+    }
+
+    /// A new connection to a database.
+    pub fn connect_in(&self, db: &str) -> Client {
+        let mut conn = self.connect();
+        conn.ok(&["SELECT", db]);
+        conn
     }
 
     /// A new connection that speaks RESP3.
