@@ -565,10 +565,7 @@ install_node_locks() {
 install_node_tests() {
   install_clients
   install_node_locks
-  local home=target/opentelemetry
-  if [ "$(version_of @opentelemetry/sdk-metrics "$home")" = "$otel_metrics" ]; then return; fi
-  say "node-tests: @opentelemetry/sdk-metrics $otel_metrics into $home"
-  npm_install "$home" "@opentelemetry/sdk-metrics@$otel_metrics"
+  npm_packages node-tests target/opentelemetry "@opentelemetry/sdk-metrics@$otel_metrics"
 }
 
 # An optional part: cargo test runs the same tests.

@@ -115,7 +115,6 @@ fn a_name_that_sentinel_does_not_know_is_code_69() {
     assert_eq!(outcome.code, Some(69), "{}", outcome.err);
 }
 
-
 #[test]
 fn tls_is_spoken_and_the_certificate_is_checked() {
     let Some(certificates) = Certificates::make() else { return not_run("openssl is not installed") };
