@@ -1,6 +1,7 @@
 //! What the front page and the guide show in Rust: each line of it is a line of this file, and runs.
 
 use redis_lock_client::{Client, Error};
+use std::ops::ControlFlow;
 use std::time::Duration;
 use testbed::Server;
 
@@ -73,18 +74,11 @@ fn losing(url: &str) -> Result<(), Error> {
 
 fn leading(url: &str) -> Result<(), Error> {
     let client = Client::open(url)?;
-    let step = |fence| {
-        println!("leading with the fence {fence}");
-        false // steps down
-    };
-    for _ in 0..2 {
-        let guard = client.lock("leader")?;
-        while !guard.is_lost() && step(guard.fence()) {}
-        match guard.release() {
-            Err(Error::Lost) => println!("another may lead now"),
-            other => other?,
-        }
-    }
+    let done = client.key("leader").lead(|guard| {
+        println!("leading with the fence {}", guard.fence());
+        ControlFlow::Break("done") // Continue: to lead again. The work ends when the guard is lost
+    })?;
+    println!("{done}");
     Ok(())
 }
 
