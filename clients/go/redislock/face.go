@@ -85,8 +85,8 @@ func WithOuter(outer *Hold) LockOption { return lockOption(func(t *terms) { t.ou
 // WithReentry lets Do of a key inside Do of the same key, by its context, run under the hold that is there.
 func WithReentry() LockOption { return lockOption(func(t *terms) { t.reentry = true }) }
 
-// WithOldClients lets clients with another kind of lock hold the same key, as a string or a hash. That counts as held by
-// others: a wait asks again after pauses of up to a second and a half. Without this option it is an error.
+// WithOldClients lets clients with another kind of lock hold the same key, as a string or a hash. That counts as held
+// by others: a wait asks again after pauses of up to a second and a half. Without this option it is an error.
 func WithOldClients() LockOption { return lockOption(func(t *terms) { t.oldClients = true }) }
 
 // WithMaxBlocking sets how many waits of this Client have a connection each: 32 without this option. Further ones, and
