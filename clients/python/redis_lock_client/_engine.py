@@ -175,7 +175,9 @@ class Hold(Question):
                 if wait != 0 and self.refuses_own:
                     _own.refuse(self)
                 got = await self.wait_in_line(wait)
+            self.figure("waited" if got else "refused", now() - begin)
         except BaseException:
+            got = False
             self.stop()
             if self.asked:
                 await self.leave()
@@ -187,7 +189,6 @@ class Hold(Question):
             self.stand_in(None)
             if not got:
                 self.end()
-        self.figure("waited" if got else "refused", now() - begin)
         return got
 
     async def wait_in_line(self, wait: float | None) -> bool:

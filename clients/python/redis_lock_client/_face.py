@@ -418,6 +418,10 @@ class _Lock(Face):
     def _is_let_go(self) -> bool:
         return self._hold is not None and self._hold.was_let_go
 
+    def _may_lead(self) -> None:
+        if self._spec.token is not None:
+            raise LockError(f"{self._spec.title}: a lock that was taken over has one term", self._spec.name)
+
 
 class Lock(ThreadFace, _Lock):
     """A lock of one key or several, for threads: see the arguments of `_Lock`."""
@@ -472,13 +476,15 @@ class Lock(ThreadFace, _Lock):
         on. Only the work can stop itself: it looks at `lost` or waits in `wait_lost`. A `LockLost` that it raises
         then ends the term alone.
         """
+        self._may_lead()
         while True:
-            value = None
+            value, began = None, False
             try:
                 with self:
+                    began = True
                     value = term(self)
             except LockLost:
-                if not self.lost:
+                if not (began and self.lost):
                     raise
             if value is not None:
                 return value
@@ -540,13 +546,20 @@ class AsyncLock(AsyncFace, _Lock):
 
     async def lead(self, term: Callable[[Self], Awaitable[T | None]]) -> T:
         """Leads again and again: see `Lock.lead`. A term that is over is cancelled, and awaited until it has ended."""
+        self._may_lead()
+
+        async def work() -> T | None:
+            _own.remember(self._hold)  # of this task, too
+            return await term(self)
+
         while True:
-            value = None
+            value, began = None, False
             try:
                 async with self:
-                    value = await self._while_held(asyncio.ensure_future(term(self)))
+                    began = True
+                    value = await self._while_held(asyncio.ensure_future(work()))
             except LockLost:
-                if not self.lost:
+                if not (began and self.lost):
                     raise
             if value is not None:
                 return value
@@ -562,7 +575,15 @@ class AsyncLock(AsyncFace, _Lock):
         finally:
             watch.cancel()
             is_over = not work.done() and work.cancel()
-            await asyncio.wait({work})
+            cancelled: asyncio.CancelledError | None = None
+            while not work.done():
+                try:
+                    await asyncio.wait({work})
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    work.cancel()
+            if cancelled is not None:
+                raise cancelled
         return None if is_over and work.cancelled() else work.result()
 
     async def check(self) -> bool:

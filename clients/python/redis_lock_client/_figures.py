@@ -66,5 +66,7 @@ def tell(listener: Listener, what: str, *seconds: float) -> None:
     """Tells one figure. Whatever the listener raises harms nothing."""
     try:
         getattr(listener, what)(*seconds)
-    except Exception:  # noqa: BLE001 - the application's own
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - the application's own, such as a CancelledError
         logger.exception("the listener has failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -150,7 +151,9 @@ def tell(trouble: Trouble, on_trouble: OnTrouble | None, server: str) -> Any:
             logger.error("%s", trouble.text)
         elif _is_news(trouble.kind, server):
             logger.warning("%s", trouble.text)
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # such as a CancelledError
         logger.exception("on_trouble has failed")
     return None
 
@@ -189,7 +192,8 @@ class _Teller:
                     self.running = False
                     return
                 call = self.calls.popleft()
-            call()
+            with contextlib.suppress(SystemExit):  # it ends no process from here
+                call()
 
     def forget(self) -> None:
         """In the child of a fork: the thread is the parent's."""

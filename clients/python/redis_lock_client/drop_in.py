@@ -68,7 +68,7 @@ class TimedHold(Hold):
             self.replan()
 
     def lose(self, why: str) -> None:
-        super().lose(why)
+        super().lose("its timeout is over" if now() >= self.ends else why)
         if not self.owes:  # many a program lets its lock end, and never releases it
             with mutex:
                 server, self.server = self.server, None
@@ -168,7 +168,7 @@ class _RedisLock(_Lock):
     def _extension(self, additional_time: float, replace_ttl: bool) -> Any:
         # RedBeat puts a script there that replaces the time. That script cannot run here, but its meaning counts.
         more = not (replace_ttl or "lua_extend" in vars(self))
-        return self._timed("extended").end_after(additional_time, more=more)
+        return self._timed("extended").end_after(check_rest(additional_time), more=more)
 
     def _reacquisition(self) -> Any:
         return self._timed("reacquired").end_after(check_rest(self.timeout or 0), more=False)

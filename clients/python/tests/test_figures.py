@@ -1,6 +1,8 @@
 """Leading, and what a listener hears, on a server in memory."""
 
 import asyncio
+import contextlib
+import functools
 import sys
 import threading
 import unittest
@@ -12,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from test_fake import wait_for
 
-from redis_lock_client import AsyncLock, Listener, Lock, LockLost, LockNotAcquired, recorded
+from redis_lock_client import AsyncLock, Deadlock, Listener, Lock, LockError, LockLost, LockNotAcquired, recorded
 from redis_lock_client.testing import FakeServer
 
 HOUR = 3600
@@ -90,6 +92,47 @@ class FiguresTest(unittest.TestCase):
             self.fake.set_down(False)
             wait_for(lambda: lock.valid_for > HOUR / 2)
 
+    def test_a_listener_that_ends_its_thread_is_called_again(self):
+        told = []
+
+        def end(trouble):
+            told.append(trouble.kind)
+            sys.exit(1)
+
+        for name in ("a", "b"):
+            with self.assertRaises(LockLost), Lock(self.client, name, on_trouble=end) as lock:
+                self.fake.lose(name)
+                wait_for(lambda lock=lock: lock.lost)
+            wait_for(lambda name=name: len(told) == "ab".index(name) + 1)
+
+    def test_a_listener_that_is_interrupted_leaves_no_lock(self):
+        self.heard.waited = lambda _: sys.exit(1)
+        lock = self.lock()
+        self.assertRaises(SystemExit, lock.acquire)
+        self.assertEqual(self.client.exists("k"), 0)
+
+    def test_a_cancelled_error_of_a_listener_ends_no_renewal(self):
+        async def play():
+            def cancel(_):
+                raise asyncio.CancelledError
+
+            self.heard.lost = cancel
+            client = self.fake.async_client()
+            bad, good = (AsyncLock(client, name, lease=HOUR, listener=self.heard) for name in ("bad", "good"))
+            self.assertTrue(await bad.acquire())
+            self.assertTrue(await good.acquire())
+            self.fake.lose("bad")
+            self.assertTrue(await bad.wait_lost(60))
+            self.fake.advance(HOUR / 2)
+            end = asyncio.get_running_loop().time() + 60
+            while good.valid_for < HOUR / 2 + 60:
+                self.assertLess(asyncio.get_running_loop().time(), end)
+                await asyncio.sleep(0.01)
+            await good.release()
+
+        self.heard.hear = lambda *_: None
+        asyncio.run(play())
+
     def test_opentelemetry_has_the_figures_without_the_key(self):
         reader = InMemoryMetricReader()
         listener = recorded(MeterProvider([reader]).get_meter("app"))
@@ -163,6 +206,25 @@ class LeadTest(unittest.TestCase):
         with Lock(self.client, "k"), self.assertRaises(LockNotAcquired):
             Lock(self.client, "k", wait=0).lead(lambda _: 1)
 
+    def test_what_is_lost_before_a_term_begins_ends_it(self):
+        lock = Lock(self.client, "k", reentrant=True)
+        terms = []
+
+        def term(inner):
+            terms.append(inner.fence)
+            self.fake.lose("k")
+            inner.wait_lost(60)
+
+        with self.assertRaises(LockLost), lock:
+            lock.lead(term)
+        self.assertEqual(len(terms), 1)
+
+    def test_what_was_taken_over_does_not_lead(self):
+        lock = Lock(self.client, "k")
+        lock.acquire()
+        with self.assertRaisesRegex(LockError, "has one term"):
+            Lock.from_token(self.client, lock.detach()).lead(lambda _: 1)
+
     def test_between_terms_others_lead(self):
         seen = []
         stop = threading.Event()
@@ -226,6 +288,47 @@ class LeadTest(unittest.TestCase):
                 await leader
             self.assertEqual(ended, [1])
             self.assertEqual(self.client.exists("k"), 0)
+
+        asyncio.run(play())
+
+    def test_a_leader_that_is_cancelled_twice_holds_until_its_work_has_ended(self):
+        async def play():
+            began, ended = asyncio.Event(), []
+
+            async def term(_):
+                began.set()
+                try:
+                    await asyncio.sleep(1_000)
+                finally:
+                    for _ in range(3):
+                        with contextlib.suppress(asyncio.CancelledError):
+                            await asyncio.sleep(0.05)
+                    ended.append(self.client.exists("k"))
+
+            leader = asyncio.ensure_future(AsyncLock(self.fake.async_client(), "k").lead(term))
+            await began.wait()
+            for _ in range(2):
+                leader.cancel()
+                await asyncio.sleep(0.01)
+            with self.assertRaises(asyncio.CancelledError):
+                await leader
+            self.assertEqual(ended, [1])
+            self.assertEqual(self.client.exists("k"), 0)
+
+        asyncio.run(play())
+
+    def test_a_term_may_enter_its_lock_again_and_is_told_if_not(self):
+        async def play():
+            client = self.fake.async_client()
+
+            async def term(_, **options):
+                async with AsyncLock(client, "k", **options):
+                    return "again"
+
+            with self.assertRaises(Deadlock):
+                await AsyncLock(client, "k").lead(term)
+            lock = AsyncLock(client, "k", reentrant=True)
+            self.assertEqual(await lock.lead(functools.partial(term, reentrant=True)), "again")
 
         asyncio.run(play())
 
