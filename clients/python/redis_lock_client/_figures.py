@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from redis_lock_client._trouble import logger
+from redis_lock_client._trouble import OWN, logger
 
 
 class Listener:
@@ -66,7 +66,5 @@ def tell(listener: Listener, what: str, *seconds: float) -> None:
     """Tells one figure. Whatever the listener raises harms nothing."""
     try:
         getattr(listener, what)(*seconds)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # noqa: BLE001 - the application's own, such as a CancelledError
+    except OWN:
         logger.exception("the listener has failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import errno
@@ -19,6 +20,8 @@ logger = logging.getLogger("redis_lock")
 QUIET = 10.0  # the logger says the same of one server at most this often, in seconds
 MOST_REMEMBERED = 1000
 MOST_UNTOLD = 10_000
+# What a callback of the application may raise. What a signal raises in it goes on: it is meant for the wait.
+OWN = (Exception, asyncio.CancelledError, GeneratorExit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,9 +154,7 @@ def tell(trouble: Trouble, on_trouble: OnTrouble | None, server: str) -> Any:
             logger.error("%s", trouble.text)
         elif _is_news(trouble.kind, server):
             logger.warning("%s", trouble.text)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # such as a CancelledError
+    except OWN:
         logger.exception("on_trouble has failed")
     return None
 

@@ -8,6 +8,7 @@ import itertools
 import selectors
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,6 +98,7 @@ class Wire:
             end.setblocking(False)
         self.selector.register(self.wakes, selectors.EVENT_READ)
         self.numbers = itertools.count(1)
+        self.coming: deque[socket.socket] = deque()  # connections that have no session yet
         self.thread = threading.Thread(target=self.run, name="redis-lock fake", daemon=True)
         self.down = self.over = False
         self.thread.start()
@@ -107,12 +109,18 @@ class Wire:
             if self.down or self.over or not self.thread.is_alive():
                 raise ConnectionRefusedError("the server in memory is down")
             ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            peer = Peer(ours, next(self.numbers))
-            self.commands.sessions.append(peer)
-            self.selector.register(ours, selectors.EVENT_READ, peer)
+            # A signal may interrupt this thread anywhere, so the thread of the server does the rest.
+            self.coming.append(ours)
         self.wake()
         return theirs
+
+    def admit(self) -> None:
+        while self.coming:
+            end = self.coming.popleft()
+            end.setblocking(False)
+            peer = Peer(end, next(self.numbers))
+            self.commands.sessions.append(peer)
+            self.selector.register(end, selectors.EVENT_READ, peer)
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -131,6 +139,7 @@ class Wire:
     def run(self) -> None:
         while not self.over:
             with self.mutex:
+                self.admit()
                 left = self.commands.locks.tick() - now()
                 self.flush()
             for key, _ in self.selector.select(max(0, min(left, LOOK))):
@@ -193,6 +202,7 @@ class Wire:
     def hang_up(self) -> None:
         """Closes all connections."""
         with self.mutex:
+            self.admit()
             for peer in tuple(self.commands.sessions):
                 if isinstance(peer, Peer):
                     self.close(peer)
