@@ -370,14 +370,7 @@ func TestWithOldClientsSomethingElseOnTheKeyIsALockOfOthers(t *testing.T) {
 					s.Error(wait, err)
 				}
 			}
-			got := make(chan error, 1)
-			go func() {
-				hold, err := client.Lock(s.ctx, s.key)
-				if err == nil {
-					err = hold.Unlock(s.ctx)
-				}
-				got <- err
-			}()
+			got := s.take(client)
 			select {
 			case err := <-got:
 				s.Fatal("an old client has it:", err)

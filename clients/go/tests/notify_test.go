@@ -19,9 +19,8 @@ import (
 
 var none = redislock.WithMaxBlocking(0)
 
-// wait takes the lock and gives it back, in a goroutine. The error is there when that is done.
-func (s *stage) wait(client *redislock.Client) <-chan error {
-	before := s.waiters()
+// take takes the lock and gives it back, in a goroutine. The error is there when that is done.
+func (s *stage) take(client *redislock.Client) <-chan error {
 	got := make(chan error, 1)
 	go func() {
 		hold, err := client.Lock(s.ctx, s.key)
@@ -30,6 +29,13 @@ func (s *stage) wait(client *redislock.Client) <-chan error {
 		}
 		got <- err
 	}()
+	return got
+}
+
+// wait does the same, and is in the queue now.
+func (s *stage) wait(client *redislock.Client) <-chan error {
+	before := s.waiters()
+	got := s.take(client)
 	s.until("a waiter", func() bool { return s.waiters() == before+1 })
 	return got
 }
