@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from redis_lock_client._transport import Words
 
 
+def surely(seconds: float) -> float:
+    """How much of a lease is surely left: a short one has a smaller margin, too."""
+    return seconds - min(margin(seconds), seconds / 10)
+
+
 class TimedHold(Hold):
     """A hold that ends by itself, unless it is told to end later. The renewer only looks whether it is over."""
 
@@ -44,8 +49,8 @@ class TimedHold(Hold):
 
     def keep(self, sent: float) -> None:
         super().keep(sent)
-        left = self.ends - now()
-        self.valid_until = self.ends - min(margin(left), left / 10)
+        moment = now()
+        self.valid_until = moment + surely(self.ends - moment)
         self.look_again()
 
     def look_again(self) -> None:
@@ -81,6 +86,7 @@ class TimedHold(Hold):
         while not self.is_lost():
             limit, sent = (await self.find()).patience, now()
             left = seconds + (self.ends - sent if more else 0)
+            self.valid_until = min(self.valid_until, sent + surely(left))  # if no answer tells whether it came
             try:
                 reply = await self.ask_of_hold(self.spec.extend(self.owner.name, self.fences, left), limit, fresh=fresh)
             except Exception as error:

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
 from redis_lock_client import Deadlock, Lock, drop_in  # noqa: E402
 from redis_lock_client._engine import Hold  # noqa: E402
+from redis_lock_client.testing import FakeServer  # noqa: E402
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 PATIENCE = 60
@@ -167,6 +168,15 @@ class DropInTest(unittest.TestCase):
         lock.reacquire()
         self.assertGreater(self.ttl(), 20_000)
         lock.release()
+
+    def test_an_extension_that_nobody_answered_may_have_made_the_time_shorter(self):
+        fake = FakeServer()
+        self.addCleanup(fake.close)
+        lock = drop_in.Redis(connection_pool=fake.client().connection_pool).lock(self.key, timeout=100)
+        lock.acquire()
+        fake.set_down(True)
+        self.assertRaises(redis.ConnectionError, lock.extend, 10, replace_ttl=True)
+        self.assertLessEqual(lock.valid_for, 10)
 
     def test_with_a_script_in_its_place_extend_replaces(self):
         lock = self.client.lock(self.key, timeout=30)
