@@ -574,16 +574,8 @@ class AsyncLock(AsyncFace, _Lock):
                 await asyncio.wait({work})
         finally:
             watch.cancel()
-            is_over = not work.done() and work.cancel()
-            cancelled: asyncio.CancelledError | None = None
-            while not work.done():
-                try:
-                    await asyncio.wait({work})
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    work.cancel()
-            if cancelled is not None:
-                raise cancelled
+            is_over = work.cancel()
+            await TaskServer.shielded(lambda: asyncio.wait({work}))
         return None if is_over and work.cancelled() else work.result()
 
     async def check(self) -> bool:
