@@ -65,6 +65,10 @@ ONCE = [
 ]
 RECIPES = ROOT / "tests/operations/recipes"
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
+# Lines that say why a test failed, in the words of this harness and of those in Python, Node.js, Go and Java.
+REASON = re.compile(
+    r"panicked at|^\s*not ok |^\s+error: |^(FAIL|ERROR): |^\w*(Error|Exception)\b|--- FAIL|^\[ERROR\] +\S+:\d+"
+)
 
 
 class Count:
@@ -76,6 +80,7 @@ class Count:
         self.failed = []
         self.not_run = {}  # name: why
         self.repeated = []
+        self.reasons = {}  # name: lines of its output
         self.histories = 0
         self.start = time.monotonic()
 
@@ -85,6 +90,7 @@ class Count:
         self.failed += [prefix + name for name in other.failed]
         self.not_run.update({prefix + name: why for name, why in other.not_run.items()})
         self.repeated += [prefix + name for name in other.repeated]
+        self.reasons.update({prefix + name: lines for name, lines in other.reasons.items()})
         self.histories += other.histories
 
     def repeat(self, name, play, times=1):
@@ -228,6 +234,7 @@ def by_nextest(choice, log, **variables):
 def count_report(count, text):
     """Reads what cargo-nextest says of each test."""
     for case in ET.fromstring(text).iter("testcase"):
+        count.reasons.setdefault(case.get("name"), reasons("\n".join(case.itertext())))
         if case.find("failure") is not None or case.find("error") is not None:
             count.failed.append(case.get("name"))
         elif case.find("skipped") is None:
@@ -237,6 +244,15 @@ def count_report(count, text):
                 count.repeated.append(case.get("name"))
         said = case.findtext("system-out") or ""
         count.histories += sum(map(int, re.findall(r"^(\d+) histories$", said, re.M)))
+
+
+def reasons(output, most=8):
+    """The lines of a failed test's output that say why, with the line after a panic."""
+    lines, found = output.splitlines(), []
+    for at, line in enumerate(lines):
+        if REASON.search(line):
+            found += lines[at : at + (2 if "panicked at" in line else 1)]
+    return [line.strip()[:200] for line in found[:most]]
 
 
 def named_in_config():
@@ -342,8 +358,10 @@ def end(count, word, where=" on this server"):
         print(f"not run: {name}: {why}")
     for name in count.repeated:
         print(f"passed only when it was repeated: {name}")
+        print_reasons(count, name)
     for name in count.failed:
         print(f"failed: {name}")
+        print_reasons(count, name)
         if " " not in name and word in ("test", "clients"):
             print(f"  again: make {'test' if word == 'test' else 'test-clients'} TEST={name}")
     if count.histories:
@@ -356,6 +374,11 @@ def end(count, word, where=" on this server"):
     if count.failed:
         sys.stdout.flush()
         sys.exit(1)
+
+
+def print_reasons(count, name):
+    for line in count.reasons.get(name, []):
+        print(f"    {line}")
 
 
 def cannot_everywhere():

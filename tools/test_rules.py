@@ -171,7 +171,12 @@ class Layers(unittest.TestCase):
 # What cargo-nextest says of four tests.
 REPORT = """<testsuites><testsuite name="x">
 <testcase name="a::passes"/>
-<testcase name="a::fails"><failure>once</failure><rerunFailure>twice</rerunFailure></testcase>
+<testcase name="a::fails"><failure>once</failure><rerunFailure>twice</rerunFailure><system-err>
+thread 'a::fails' panicked at a.rs:1:2:
+the runner ended with 1
+[ERROR] Tests run: 2
+[ERROR]   ATest.fails:3 Timeout
+</system-err></testcase>
 <testcase name="a::passes_when_repeated"><flakyFailure>once</flakyFailure></testcase>
 <testcase name="a::leaves_itself_out"><system-out>12 histories
 1 histories
@@ -194,6 +199,20 @@ class Counted(unittest.TestCase):
         self.assertEqual((count.passed, count.failed), (3, ["a::fails"]))
         self.assertEqual((count.repeated, count.histories), (["a::passes_when_repeated"], 13))
         self.assertIn("passed only when repeated 1", count.line())
+
+    def test_the_reasons_of_a_failure_are_in_the_summary(self):
+        count = test.Count()
+        test.count_report(count, REPORT)
+        with contextlib.redirect_stdout(io.StringIO()) as said, self.assertRaises(SystemExit):
+            test.end(count, "test")
+        lines = said.getvalue().splitlines()
+        at = lines.index("failed: a::fails")
+        reasons = [
+            "thread 'a::fails' panicked at a.rs:1:2:",
+            "the runner ended with 1",
+            "[ERROR]   ATest.fails:3 Timeout",
+        ]
+        self.assertEqual(lines[at + 1 : at + 4], [f"    {line}" for line in reasons])
 
     def play(self, text):
         """What is counted of a program, and of what it says it has not run."""
