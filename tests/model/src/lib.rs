@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod cycles;
 pub mod expiring;
 pub mod naive;
+mod offers;
 pub mod play;
 mod queue;
 mod story;

@@ -1,6 +1,7 @@
 //! What the server says of the module's commands and type, and what its own commands do to locks.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::transcript::each;
 use testbed::{Client, Server, wait_for};
 
 /// The commands as COMMAND INFO and COMMAND DOCS must show them: the name, the arity, the flags; where its keys are and
@@ -108,30 +109,28 @@ fn command_info_and_docs_tell_clients_all_they_need() {
 }
 
 #[test]
-fn command_getkeys_finds_the_one_key() {
-    // Proxies and cluster clients ask the server for the keys of commands that they do not know.
-    let (_server, mut conn) = Server::connected();
-    for command in [
-        "LOCK.ACQUIRE key owner PX 5 NOTE n",
-        "LOCK.RW key owner READ",
-        "LOCK.SHARE key owner 5 TAKE 2",
-        "LOCK.RELEASE key owner ALL",
-        "LOCK.EXTEND key owner PX 5",
-        "LOCK.CHECK key owner FENCE 5",
-        // The keys of the command are checked when it is called.
-        "LOCK.GUARD key owner 5 SET data x",
-        "LOCK.INFO key",
-        "LOCK.BREAK key owner",
-        "LOCK.HOLD key owner 0 0",
-        "LOCK.HOLD key owner V1",
-        "LOCK.HOLD key V1F5",
-    ] {
-        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
-        assert_eq!(conn.get::<Vec<String>>(&words), ["key"], "{command}");
-    }
-    for command in ["LOCK.TOP COUNT 5", "LOCK.LOG RESET"] {
-        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
-        assert_eq!(conn.error(&words), "ERR The command has no key arguments", "{command}");
+fn command_getkeys_finds_the_keys_of_a_command() {
+    // Proxies and cluster clients ask the server for the keys of commands that they do not know: one that takes the
+    // number for a key, or the owner, sends the command to a wrong node.
+    let (_server, mut wire) = Connection::alone();
+    // The keys of the command that is guarded are checked when it is called.
+    for (command, keys) in each(&[
+        ("LOCK.ACQUIRE key owner PX 5 NOTE n", "key"),
+        ("LOCK.{RW key owner READ|SHARE key owner 5 TAKE 2|RELEASE key owner ALL|EXTEND key owner PX 5}", "key"),
+        ("LOCK.{CHECK key owner FENCE 5|GUARD key owner 5 SET data x|INFO key|BREAK key owner}", "key"),
+        ("LOCK.HOLD key {owner 0 0|owner V1|V1F5}", "key"),
+        ("LOCK.MACQUIRE 2 j k a PX 5", "j k"),
+        ("LOCK.MACQUIRE 1 j k", "j"),
+        ("LOCK.MACQUIRE 3 READ PX 5 WRITE READ", "READ PX 5"),
+        ("LOCK.MRELEASE 3 i j k a ALL", "i j k"),
+        ("LOCK.MEXTEND 1 i a PX 5", "i"),
+        ("LOCK.{TOP COUNT 5|LOG RESET}", "ERR The command has no key arguments"),
+        ("LOCK.{MACQUIRE 0|MACQUIRE 3|MRELEASE -1|MACQUIRE x} j a", "ERR "),
+    ]) {
+        match wire.say(&format!("COMMAND GETKEYS {command}")) {
+            Reply::Error(text) => assert!(text.starts_with(keys), "{command}: {text}"),
+            found => assert_eq!(found.items().iter().map(Reply::text).collect::<Vec<_>>().join(" "), keys, "{command}"),
+        }
     }
 }
 
@@ -181,39 +180,6 @@ fn a_lock_has_no_copy() {
     assert_eq!(conn.info_number("lock", "lock_leases"), 1);
 }
 
-#[test]
-fn deleted_and_flushed_locks_are_free_at_once_and_forgotten() {
-    // The index of leases would grow for ever, or end a lock that was taken afterwards.
-    let (_server, mut conn) = Server::connected();
-    let ends: &[&[&str]] = &[
-        &["DEL", "k"],
-        &["UNLINK", "k"],
-        &["FLUSHDB"],
-        &["FLUSHDB", "ASYNC"],
-        &["FLUSHALL"],
-        &["FLUSHALL", "ASYNC"],
-        &["SET", "k", "over"],
-        &["GETDEL", "k"],
-    ];
-    let mut last = None;
-    for end in ends {
-        if end[0] == "GETDEL" {
-            // What lies there now is the string of the row before.
-            conn.get::<String>(end);
-        } else {
-            let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
-            assert!(fence > last, "{end:?}");
-            conn.int(&["LOCK.RW", "k2", "a", "READ", "PX", "60000"]);
-            last = fence;
-            conn.call(end).unwrap();
-            conn.call(&["DEL", "k2"]).unwrap();
-        }
-        assert_eq!(conn.info_number("lock", "lock_leases"), 0, "{end:?}");
-        assert_eq!(conn.call(&["LOCK.RELEASE", "free", "a"]).unwrap(), redis::Value::Nil);
-    }
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "b"]) > last);
-}
-
 fn ttl(conn: &mut Client, key: &str) -> i64 {
     conn.get(&["PTTL", key])
 }
@@ -244,107 +210,6 @@ fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
     wait_for("the key to expire", || conn.get::<i64>(&["EXISTS", "k"]) == 0);
     assert_eq!(conn.info_number("lock", "lock_leases"), 0);
     conn.int(&["LOCK.ACQUIRE", "k", "c"]).expect("granted");
-}
-
-#[test]
-fn info_lock_counts_what_happened() {
-    // An operator who sees nothing lapse would not learn that leases are too short.
-    let (_server, mut conn) = Server::connected();
-    let text: String = conn.get(&["INFO", "lock"]);
-    let names: Vec<_> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
-    let fields = [
-        "granted",
-        "refused",
-        "queued",
-        "handed_off",
-        "timed_out",
-        "cancelled",
-        "deadlocks",
-        "released",
-        "extended",
-        "lapsed",
-        "broken",
-        "sessions_closed",
-        "taken_back",
-        "guarded",
-        "guard_refused",
-        "shares_refused",
-        "shares_queued",
-        "notified",
-        "notified_unheard",
-        "waiters",
-        "waiter_bytes",
-        "places",
-        "place_bytes",
-        "notify_channels",
-        "offered",
-        "shares_waiting",
-        "contended_keys",
-        "searches_cut",
-        "leases",
-        "session_holds",
-        "grace_left_ms",
-        "fence_clock",
-        "wait_p50_us",
-        "wait_p99_us",
-        "wait_max_us",
-    ];
-    assert_eq!(names, fields.map(|field| format!("lock_{field}")));
-    assert!(text.starts_with("# lock\r\n"), "{text}");
-
-    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
-    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
-    conn.int(&["LOCK.RW", "k", "b", "READ"]);
-    conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]);
-    conn.int(&["LOCK.RELEASE", "k", "a"]);
-    conn.int(&["LOCK.RELEASE", "k", "a", "TO", "1"]);
-    conn.int(&["LOCK.RW", "other", "a", "READ"]);
-    conn.int(&["LOCK.ACQUIRE", "short", "a", "PX", "1"]);
-    wait_for("the lease to end", || conn.get::<i64>(&["EXISTS", "short"]) == 0);
-    let expected = [("granted", 4), ("refused", 1), ("released", 1), ("extended", 1), ("lapsed", 1), ("leases", 2)];
-    for (field, count) in expected {
-        assert_eq!(conn.info_number("lock", &format!("lock_{field}")), count, "{field}");
-    }
-    assert!(conn.info_number("lock", "lock_fence_clock") > fence as u64);
-    // It is a module's section: not among the default ones, but among all.
-    assert!(conn.get::<String>(&["INFO", "everything"]).contains("lock_granted:4"));
-}
-
-#[test]
-fn a_replica_grants_nothing_even_if_it_takes_writes() {
-    // Two nodes that grant make two holders of one lock.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
-    let replica = Server::new();
-    let (mut there, mut here) = (primary.connect(), replica.connect());
-    there.int(&["LOCK.ACQUIRE", "k", "a"]);
-    replica.follow(&primary);
-    let commands: &[&[&str]] = &[
-        &["LOCK.ACQUIRE", "free", "a"],
-        &["LOCK.ACQUIRE", "k", "a"],
-        &["LOCK.RW", "free", "a", "READ"],
-        &["LOCK.SHARE", "free", "a", "5"],
-        &["LOCK.RELEASE", "k", "a"],
-        &["LOCK.EXTEND", "k", "a", "PX", "5"],
-        &["LOCK.MACQUIRE", "2", "free", "k", "a"],
-        &["LOCK.MRELEASE", "2", "free", "k", "a"],
-        &["LOCK.MEXTEND", "2", "free", "k", "a", "PX", "5"],
-    ];
-    for read_only in ["yes", "no"] {
-        here.ok(&["CONFIG", "SET", "replica-read-only", read_only]);
-        for command in commands {
-            assert!(here.error(command).starts_with("READONLY "), "{command:?}, replica-read-only {read_only}");
-        }
-        assert_eq!(here.lock_info("k").unwrap().holders[0].writes, 1);
-        assert_eq!(here.get::<i64>(&["DBSIZE"]), 1);
-    }
-    assert_eq!(here.error(&["LOCK.ACQUIRE", "free", "a"]), "READONLY locks are granted by the primary only");
-    // And LOCK.HOLD is the primary's to send.
-    assert!(here.error(&["LOCK.HOLD", "k", "a", "0", "0"]).starts_with("ERR LOCK.HOLD is for replication"));
-    // Syntax is checked first, as everywhere.
-    assert!(here.error(&["LOCK.ACQUIRE", "k", "a", "PX", "0"]).starts_with("ERR PX must be"));
-    assert_eq!(there.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    replica.catch_up(&primary);
-    assert!(here.lock_info("k").is_none());
 }
 
 #[test]

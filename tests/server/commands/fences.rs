@@ -164,35 +164,6 @@ fn an_old_payload_that_is_restored_does_not_bring_its_fence_back() {
     carried_hold_gets_a_new_fence(&mut conn, "k", "a", old, highest);
 }
 
-#[test]
-fn a_payload_restored_on_another_server_raises_its_clock() {
-    // The other server's wall clock is behind: its next grant on that key would be below the hold that came in.
-    let (ahead, behind) = (Server::new(), Server::setup().wall_offset("-1h").start());
-    let (mut there, mut here) = (ahead.connect(), behind.connect());
-    let came = take(&mut there, "k", "a");
-    assert!(take(&mut here, "k", "b") < came, "else this test shows nothing");
-    leave(&mut here, "k", "b");
-    restore(&mut here, "k", &dump(&mut there, "k")).unwrap();
-    leave(&mut here, "k", "a");
-    assert!(take(&mut here, "k", "b") > came);
-}
-
-#[test]
-fn readers_of_one_lock_never_share_a_fence() {
-    // Many grants within one microsecond of a clock that is behind: only the count of the last one tells them apart.
-    let server = clocked(&[]);
-    let mut conn = server.connect();
-    take(&mut conn, "first", "a");
-    set_back(&server);
-    let mut pipe = redis::pipe();
-    for reader in 0..1000 {
-        pipe.cmd("LOCK.RW").arg("k").arg(format!("r{reader}")).arg("READ");
-    }
-    let fences: Vec<i64> = pipe.query(&mut conn.0).unwrap();
-    assert!(fences.is_sorted_by(|one, next| one < next));
-    assert_eq!(info(&mut conn, "k").fence, fences[999], "the highest given on the lock");
-}
-
 /// Where the clock is kept over a restart: the server's options, and what is done before it.
 type Kept = (&'static str, &'static [(&'static str, &'static str)], fn(&mut Client));
 
@@ -250,6 +221,11 @@ fn the_clock_is_kept_when_no_lock_is_left_to_carry_it() {
         let mut conn = server.connect();
         assert_set_back(&mut conn);
         assert_eq!(conn.get::<String>(&["GET", "something"]), "else", "{name}");
+        assert_eq!(fence_clock(&mut conn), last, "{name}");
+        // And from that load once more, without a grant between.
+        save(&mut conn);
+        server.restart();
+        let mut conn = server.connect();
         assert_eq!(fence_clock(&mut conn), last, "{name}");
         assert!(take(&mut conn, "k", "b") > last, "{name}");
     }

@@ -92,9 +92,7 @@ fn a_client_that_would_have_to_be_parked_is_refused_by_a_full_server() {
     scene.play(&[
         ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
         ("p: LOCK.ACQUIRE k p BLOCK 0 QUEUE 60000", "waits"),
-        ("LOCK.RELEASE k a", "0"),
-        ("p:", "#2"),
-        ("c:", "waits"),
+        ("LOCK.RELEASE k a", "0 | p: #2 | c: waits"),
     ]);
 }
 
@@ -115,8 +113,7 @@ fn owners_with_places_are_served_in_their_order_while_memory_is_short() {
         ("LOCK.ACQUIRE k x QUEUE 60000", "#2"),
         ("LOCK.RELEASE k x", "0"),
         ("LOCK.ACQUIRE k y QUEUE 60000", "#3"),
-        ("LOCK.RELEASE k y", "0"),
-        ("z:", "#4"),
+        ("LOCK.RELEASE k y", "0 | z: #4"),
     ]);
 }
 

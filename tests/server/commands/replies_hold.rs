@@ -2,11 +2,21 @@
 //! the lock stays one.
 
 use crate::harness::connection::{Connection, Way};
-use crate::harness::transcript::{Player, Row};
+use crate::harness::transcript::{Player, Row, each};
 use testbed::{Server, wait_for};
 
 fn server() -> Server {
     Server::setup().option("appendonly", "yes").lock_option("allow-hold", "yes").start()
+}
+
+/// A server that has played [`FENCES`] and then these rows.
+fn played(rows: &[Row]) -> Server {
+    let server = server();
+    let mut wire = Connection::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(rows);
+    server
 }
 
 /// The first two rows make two fences of this server that no hold has: `#1` and `#2`.
@@ -20,10 +30,7 @@ const FENCES: &[Row] = &[
 /// Wall-clock deadlines are not used here: a client's counts by what remains.
 const ROWS: &[Row] = &[
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
-    (
-        "LOCK.INFO k",
-        "[mode write fence #1 shares 0 holding 1 holders [[owner a mode write reads 0 writes 2 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note note]] waiting 0 waiters [] reserved_by nil]",
-    ),
+    ("LOCK.INFO k", "[mode write fence #1 holding 1 holders [[owner a mode write writes 2 fence #1 note note]]]"),
     // Absolute, so it may come twice.
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
     ("LOCK.RELEASE k a TO 2", "2"),
@@ -31,10 +38,7 @@ const ROWS: &[Row] = &[
     ("LOCK.HOLD k b 1 0 #2 0 60000", CONFLICT),
     ("LOCK.HOLD k b 0 1 #2 0 60000", CONFLICT),
     ("LOCK.HOLD k a 1 0 #1 0 60000", "1"),
-    (
-        "LOCK.INFO k",
-        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
-    ),
+    ("LOCK.INFO k", "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 fence #1]]]"),
     ("LOCK.HOLD k b 1 0 #1 0 60000", CONFLICT),
     ("LOCK.HOLD k b 1 0 #2 0 60000", "1"),
     ("LOCK.HOLD k b 1 1 #2 0 60000", CONFLICT),
@@ -75,10 +79,9 @@ const NUMBERS: &[Row] = &[
     (r#"LOCK.HOLD k "" 0 0"#, "ERR owner must not be empty"),
     ("LOCK.HOLD k * 0 0", "ERR owner * can only acquire: use the owner that the server made"),
     ("LOCK.HOLD k a 4294967296 0", "ERR reads must be a whole number from 0 to 4294967295"),
-    ("LOCK.HOLD k a 0 -1", "ERR writes must be a whole number from 0 to 4294967295"),
-    ("LOCK.HOLD k a 0 4294967296", "ERR writes must be a whole number from 0 to 4294967295"),
+    ("LOCK.HOLD k a 0 {-1|4294967296}", "ERR writes must be a whole number from 0 to 4294967295"),
     ("LOCK.HOLD k a 0 1", "ERR fence needs a value"),
-    ("LOCK.HOLD k a 0 1 0 0 5", "ERR fence must be a whole number from 1 to 9007199254740991"),
+    ("LOCK.HOLD k a 0 1 {0|9007199254740992} 0 5", "ERR fence must be a whole number from 1 to 9007199254740991"),
     ("LOCK.HOLD k a 0 1 #1", "ERR wall-deadline-ms needs a value"),
     ("LOCK.HOLD k a 0 1 #1 0", "ERR remaining-ms needs a value"),
     ("LOCK.HOLD k a 0 1 #1 -1 5", "ERR wall-deadline-ms must be a whole number from 0 to 9223372036854775807"),
@@ -86,7 +89,7 @@ const NUMBERS: &[Row] = &[
         "LOCK.HOLD k a 0 1 #1 0 9223372036854775808",
         "ERR remaining-ms must be a whole number from 0 to 9223372036854775807",
     ),
-    ("LOCK.HOLD k a 0 1 #1 0 5 note more", r#"ERR unknown option "more""#),
+    ("LOCK.HOLD k a 0 1 #1 0 5 note {more}", r#"ERR unknown option "{}""#),
     ("EXISTS k", "0"),
 ];
 
@@ -94,30 +97,18 @@ const NUMBERS: &[Row] = &[
 const STATES: &[Row] = &[
     (r#"LOCK.HOLD k "" V1"#, "ERR owner must not be empty"),
     ("LOCK.HOLD k * V1", "ERR owner * can only acquire: use the owner that the server made"),
-    (r#"LOCK.HOLD k a """#, MARK),
-    ("LOCK.HOLD k a -1 0", MARK),
-    ("LOCK.HOLD k a v1", MARK),
-    ("LOCK.HOLD k a V2W1F#1D0L60000", MARK),
-    ("LOCK.HOLD k a V10W1F#1D0L60000", MARK),
-    ("LOCK.HOLD k a W1F#1D0L60000", MARK),
-    ("LOCK.HOLD k a note 0 1 #1 0 60000", MARK),
-    ("LOCK.HOLD k a V1W1", PARTS),
-    ("LOCK.HOLD k a V1W1F#1L60000", PARTS),
-    ("LOCK.HOLD k a V1W1F#1D0", PARTS),
-    ("LOCK.HOLD k a V1F#1D0L60000", PARTS),
-    ("LOCK.HOLD k a V1W1R1F#1D0L60000", PARTS),
-    ("LOCK.HOLD k a V1W1F#1D0L60000X", PARTS),
+    (r#"LOCK.HOLD k a {""|-1 0|v1|V2W1F#1D0L60000|V10W1F#1D0L60000|W1F#1D0L60000|note 0 1 #1 0 60000}"#, MARK),
+    ("LOCK.HOLD k a V1{W1|W1F#1L60000|W1F#1D0|F#1D0L60000|W1R1F#1D0L60000|W1F#1D0L60000X}", PARTS),
     (r#"LOCK.HOLD k a "V1W1F5D0L60000 ""#, PARTS),
-    ("LOCK.HOLD k a V1W0F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
+    ("LOCK.HOLD k a V1W{0|01|+1}F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
     ("LOCK.HOLD k a V1R4294967296F#1D0L60000", "ERR R of state must be a whole number from 1 to 4294967295"),
-    ("LOCK.HOLD k a V1W01F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
-    ("LOCK.HOLD k a V1W+1F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
-    ("LOCK.HOLD k a V1W1F0D0L60000", "ERR F of state must be a whole number from 1 to 9007199254740991"),
-    ("LOCK.HOLD k a V1F9007199254740992", "ERR F of state must be a whole number from 1 to 9007199254740991"),
+    (
+        "LOCK.HOLD k a V1{W1F0D0L60000|F9007199254740992}",
+        "ERR F of state must be a whole number from 1 to 9007199254740991",
+    ),
     ("LOCK.HOLD k a V1W1F#1D-1L5", "ERR D of state must be a whole number from 0 to 18446744073709552"),
     ("LOCK.HOLD k a V1W1F#1D0L", "ERR L of state must be a whole number from 0 to 18446744073709551615"),
-    ("LOCK.HOLD k a V1W1F#1D0L5 note more", r#"ERR unknown option "more""#),
-    ("LOCK.HOLD k a V1W1F#1D0L5 0 60000", r#"ERR unknown option "60000""#),
+    ("LOCK.HOLD k a V1W1F#1D0L5 {note|0} {more}", r#"ERR unknown option "{}""#),
     ("EXISTS k", "0"),
 ];
 
@@ -157,13 +148,8 @@ const CONFLICT: &str = "ERR hold conflicts with another owner's hold on the key"
 #[test]
 fn a_client_that_may_send_facts_cannot_break_a_lock_with_them() {
     // A replaying tool that is fed a wrong file would make two writers, or use up the fences for good.
-    let server = server();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(FENCES);
-    player.go_on(ROWS);
-    player.go_on(NUMBERS);
-    player.go_on(&[("SET s text", "OK"), ("LOCK.HOLD s a 0 1 #1 0 60000", WRONG_TYPE)]);
+    let string: &[Row] = &[("SET s text", "OK"), ("LOCK.HOLD s a 0 1 #1 0 60000", WRONG_TYPE)];
+    played(&[ROWS, &each(NUMBERS), string].concat());
 }
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -187,25 +173,16 @@ fn in_one_word(command: &'static str) -> String {
 #[test]
 fn the_two_forms_of_a_record_do_and_refuse_the_same() {
     // What an older primary or file says must not come to something else than the same said in today's form.
-    let server = server();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(FENCES);
     let rows: Vec<Row> = ROWS.iter().map(|(command, reply)| (&*in_one_word(command).leak(), *reply)).collect();
     assert!(rows.iter().filter(|(command, _)| command.contains(" V1")).count() > 15, "{rows:?}");
-    player.go_on(&rows);
-    player.go_on(STATES);
-    player.go_on(&[("SET s text", "OK"), ("LOCK.HOLD s a V1W1F#1D0L60000", WRONG_TYPE)]);
+    let string: &[Row] = &[("SET s text", "OK"), ("LOCK.HOLD s a V1W1F#1D0L60000", WRONG_TYPE)];
+    played(&[&rows, &each(STATES), string].concat());
 }
 
 #[test]
 fn an_end_by_a_fence_ends_the_hold_with_that_fence_and_no_other() {
     // The record of a writer's end has no owner. What it meets beside that hold must stay.
-    let server = server();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(FENCES);
-    player.go_on(ENDS);
+    played(ENDS);
 }
 
 #[test]
@@ -244,11 +221,7 @@ fn a_refused_fact_is_not_written_and_a_granted_one_is_as_absolute_as_before() {
 #[test]
 fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
     // A deadline beyond the end of time would overflow into the past, or stop the server's arithmetic.
-    let server = server();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(FENCES);
-    player.go_on(&[
+    played(&[
         ("LOCK.HOLD k a 0 1 #1 9223372036854775807 9223372036854775807", "1"),
         ("LOCK.ACQUIRE k b", "nil"),
         ("LOCK.ACQUIRE k a", "#3"),
@@ -268,11 +241,7 @@ fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
 #[test]
 fn the_longest_lease_there_is_keeps_no_other_from_ending() {
     // A deadline beyond the reach of the index once kept its timer busy for ever.
-    let server = server();
-    let mut wire = Connection::resp2(&server);
-    let mut player = Player::new(&mut wire, Way::Plain);
-    player.play(FENCES);
-    player.go_on(&[
+    let server = played(&[
         ("LOCK.HOLD far a 0 1 #1 0 9223372036854775807", "1"),
         ("LOCK.HOLD further a 0 1 #2 0 4398046511104", "1"),
         ("LOCK.ACQUIRE near b PX 20", "#3"),

@@ -41,7 +41,7 @@ const READERS: &[Row] = &[
     ("LOCK.RW k b READ", "nil"),
     (
         "LOCK.INFO k",
-        "[mode write fence #3 shares 2 holding 1 holders [[owner a mode write reads 2 writes 1 fence #3 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #3 shares 2 holding 1 holders [[owner a mode write reads 2 writes 1 fence #3]]]",
     ),
     ("LOCK.RELEASE k a FENCE #1 ALL", "nil"),
     ("LOCK.RELEASE k a", "ERR the owner holds both modes: name READ or WRITE"),
@@ -61,10 +61,7 @@ const DOWNGRADE: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
     ("LOCK.RW k b READ", "nil"),
     ("LOCK.RELEASE k a WRITE", "1"),
-    (
-        "LOCK.INFO k",
-        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
-    ),
+    ("LOCK.INFO k", "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 fence #1]]]"),
     ("LOCK.RW k b READ", "#2"),
     ("LOCK.RELEASE k b", "0"),
     ("LOCK.RW k a READ", "#1"),
@@ -138,14 +135,14 @@ const BYTES: &[Row] = &[
     (r#"LOCK.ACQUIRE k "\xff\xfe\r\n" NOTE "\x00\xff""#, "#2"),
     (
         "LOCK.INFO k",
-        r#"[mode write fence #2 shares 0 holding 1 holders [[owner "\xff\xfe\r\n" mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note "\x00\xff"]] waiting 0 waiters [] reserved_by nil]"#,
+        r#"[mode write fence #2 holding 1 holders [[owner "\xff\xfe\r\n" mode write writes 1 fence #2 note "\x00\xff"]]]"#,
     ),
     (r#"LOCK.RELEASE k "\xff\xfe\r\n""#, "0"),
     ("LOCK.ACQUIRE k @256 NOTE @256", "#3"),
     ("LOCK.ACQUIRE k @255", "nil"),
     (
         "LOCK.INFO k OWNER @256",
-        "[mode write fence #3 shares 0 holding 1 holders [[owner @256 mode write reads 0 writes 1 fence #3 ttl_ms ~ held_ms ~ offered 0 session nil client nil note @256]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #3 holding 1 holders [[owner @256 mode write writes 1 fence #3 note @256]]]",
     ),
     ("LOCK.RELEASE k @256", "0"),
     (r#"LOCK.ACQUIRE "\x00\xff k" a"#, "#4"),
@@ -174,33 +171,30 @@ const MADE: &[Row] = &[
 /// NOTE is kept with the hold until another is given, or an extension takes it away.
 const NOTES: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
-    (
-        "LOCK.INFO k OWNER a",
-        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
-    ),
+    ("LOCK.INFO k OWNER a", "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 fence #1]]]"),
     ("LOCK.RW k a READ NOTE first", "#1"),
     ("LOCK.RW k a READ", "#1"),
     ("LOCK.EXTEND k a PX 60000", "#1"),
     ("LOCK.RELEASE k a", "2"),
     (
         "LOCK.INFO k OWNER a",
-        "[mode read fence #1 shares 2 holding 1 holders [[owner a mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note first]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #1 shares 2 holding 1 holders [[owner a mode read reads 2 fence #1 note first]]]",
     ),
     ("LOCK.ACQUIRE k a", "#2"),
     (
         "LOCK.INFO k OWNER a",
-        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note first]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 1 fence #2 note first]]]",
     ),
     ("LOCK.ACQUIRE k a NOTE second", "#2"),
     ("LOCK.ACQUIRE k b NOTE third", "nil"),
     (
         "LOCK.INFO k OWNER a",
-        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 2 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note second]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 2 fence #2 note second]]]",
     ),
     (r#"LOCK.ACQUIRE k a NOTE """#, "#2"),
     (
         "LOCK.INFO k OWNER a",
-        r#"[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note ""]] waiting 0 waiters [] reserved_by nil]"#,
+        r#"[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 note ""]]]"#,
     ),
     ("LOCK.EXTEND k a PX 60000 NOTE fourth FENCE #2", "#2"),
     ("LOCK.EXTEND k a PX 60000", "#2"),
@@ -208,20 +202,17 @@ const NOTES: &[Row] = &[
     ("LOCK.EXTEND k b NOTE fifth PX 60000", "nil"),
     (
         "LOCK.INFO k OWNER a",
-        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note fourth]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 note fourth]]]",
     ),
     // An empty note of an extension takes the note away.
     (r#"LOCK.EXTEND k a NOTE "" EX 60"#, "#2"),
     (
         "LOCK.INFO k OWNER a",
-        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #2 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2]]]",
     ),
     ("LOCK.RELEASE k a ALL", "0"),
     ("LOCK.ACQUIRE k a", "#3"),
-    (
-        "LOCK.INFO k OWNER a",
-        "[mode write fence #3 shares 0 holding 1 holders [[owner a mode write reads 0 writes 1 fence #3 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
-    ),
+    ("LOCK.INFO k OWNER a", "[mode write fence #3 holding 1 holders [[owner a mode write writes 1 fence #3]]]"),
 ];
 
 /// The holders.
@@ -234,21 +225,14 @@ const INFO: &[Row] = &[
     ("LOCK.RW k b READ", "#1"),
     (
         "LOCK.INFO k",
-        "[mode read fence #2 shares 3 holding 2 holders [[owner a mode read reads 1 writes 0 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil] \
-         [owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #2 shares 3 holding 2 holders [[owner a mode read reads 1 fence #2] [owner b mode read reads 2 fence #1]]]",
     ),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #2 shares 3 holding 2 holders [] waiting 0 waiters [] reserved_by nil]"),
-    (
-        "LOCK.INFO k COUNT 1",
-        "[mode read fence #2 shares 3 holding 2 holders [[owner a mode read reads 1 writes 0 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
-    ),
-    (
-        "lock.info k owner b",
-        "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
-    ),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #2 shares 3 holding 2 holders []]"),
+    ("LOCK.INFO k COUNT 1", "[mode read fence #2 shares 3 holding 2 holders [[owner a mode read reads 1 fence #2]]]"),
+    ("lock.info k owner b", "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 fence #1]]]"),
     (
         "LOCK.INFO k COUNT 1 OWNER b",
-        "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 fence #1]]]",
     ),
     // Null: it does not hold it.
     ("LOCK.INFO k OWNER c", "nil"),
@@ -258,7 +242,7 @@ const INFO: &[Row] = &[
     ("LOCK.RELEASE k a", "0"),
     (
         "LOCK.INFO k COUNT 4294967295",
-        "[mode read fence #2 shares 2 holding 1 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #2 shares 2 holding 1 holders [[owner b mode read reads 2 fence #1]]]",
     ),
     ("LOCK.RELEASE k b ALL", "0"),
     ("LOCK.INFO k", "nil"),

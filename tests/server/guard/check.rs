@@ -154,18 +154,3 @@ fn a_replica_does_not_answer_a_check() {
     there.say("REPLICAOF NO ONE");
     assert!(there.say("LOCK.CHECK k a").int() > 0);
 }
-
-#[test]
-fn a_resource_needs_the_right_to_read_and_nothing_else() {
-    // What could go wrong: a resource that only asks could also take locks away.
-    let server = Server::new();
-    let mut admin = Connection::resp2(&server);
-    assert_eq!(admin.say("ACL SETUSER resource on nopass %R~lock:* +lock.check"), Reply::simple("OK"));
-    let fence = admin.say("LOCK.ACQUIRE lock:k a");
-    let mut wire = Connection::resp2(&server);
-    wire.say("AUTH resource any");
-    assert_eq!(wire.say("LOCK.CHECK lock:k a"), fence);
-    for refused in ["LOCK.CHECK k a", "LOCK.RELEASE lock:k a", "LOCK.EXTEND lock:k a PX 5", "LOCK.INFO lock:k"] {
-        assert_eq!(wire.say(refused).code(), "NOPERM", "{refused}");
-    }
-}

@@ -12,6 +12,22 @@ use testbed::{Client, PATIENCE, Server, wait_for};
 /// which `+1` or `-1` may be added.
 pub(crate) type Row = (&'static str, &'static str);
 
+/// The rows of a table in which `{a|b}` stands for one of these each time: every combination, in order. In the reply
+/// `{}` stands for the last choice.
+pub(crate) fn each(rows: &[Row]) -> Vec<Row> {
+    fn choose(command: &str, choice: &str, reply: &str, into: &mut Vec<Row>) {
+        match command.split_once('{').and_then(|(head, rest)| Some((head, rest.split_once('}')?))) {
+            Some((head, (choices, tail))) => {
+                choices.split('|').for_each(|choice| choose(&format!("{head}{choice}{tail}"), choice, reply, into));
+            }
+            None => into.push((command.to_owned().leak(), reply.replace("{}", choice).leak())),
+        }
+    }
+    let mut all = Vec::new();
+    rows.iter().for_each(|(command, reply)| choose(command, "", reply, &mut all));
+    all
+}
+
 /// Plays transcripts. Remembers the fences that were given, so that a row can name them: `#1` is the first.
 pub(crate) struct Player<'w> {
     pub(crate) wire: &'w mut Connection,
@@ -36,6 +52,16 @@ pub(crate) struct Names {
 
 /// The fields whose values depend on the time, or on the number of a connection.
 const TIMES: &[&str] = &["ttl_ms", "held_ms", "waited_ms", "left_ms", "queue_left_ms", "client"];
+
+/// The rows of LOCK.INFO and LOCK.TOP, each field with the value that says nothing. Of a row with all of its fields, in
+/// this order, the others are shown.
+const LAYOUTS: [&str; 5] = [
+    "mode=,fence=,shares=0,holding=,holders=,waiting=0,waiters=[],reserved_by=nil",
+    "owner=,mode=,reads=0,writes=0,fence=,ttl_ms=~,held_ms=~,offered=0,session=nil,client=nil,note=nil",
+    "owner=,mode=,limit=nil,take=nil,waited_ms=~,left_ms=nil,queue_left_ms=nil,keys=1,client=~",
+    "waited_ms=~,left_ms=nil,owner=,mode=,limit=nil,take=nil,db=0,keys=,client=~",
+    "db=0,key=,waiting=,waited_ms=~",
+];
 
 /// Integers from here on are fences: microseconds since 1970.
 const FENCES_FROM: i64 = 1 << 40;
@@ -116,7 +142,7 @@ impl Names {
 
     /// A reply in one line: `nil`, `7`, `#1`, `word`, `"\xff"`, `[a b]`; errors as they are. `~` stands for a time or a
     /// client; `<made>` for an owner that the server made. Maps are shown flat: that they are maps in RESP3 is seen in
-    /// their bytes.
+    /// their bytes. Of the rows of [`LAYOUTS`] the fields that say nothing are left out.
     pub(crate) fn show(&mut self, reply: &Reply) -> String {
         match reply {
             Reply::Error(text) => show_grace(text).unwrap_or_else(|| text.clone()),
@@ -146,7 +172,8 @@ impl Names {
                 }
             })
             .collect();
-        format!("[{}]", shown.join(" "))
+        let said = LAYOUTS.iter().find_map(|layout| said(layout, &shown)).unwrap_or(shown);
+        format!("[{}]", said.join(" "))
     }
 
     fn name_of(&mut self, fence: i64) -> String {
@@ -160,12 +187,22 @@ impl Names {
     }
 }
 
+/// What a row says that has this layout; None if it has another.
+fn said(layout: &str, row: &[String]) -> Option<Vec<String>> {
+    let fields: Vec<(&str, &str)> = layout.split(',').filter_map(|field| field.split_once('=')).collect();
+    let has_all =
+        row.len() == 2 * fields.len() && fields.iter().zip(row.chunks(2)).all(|(field, row)| field.0 == row[0]);
+    let says = fields.iter().zip(row.chunks(2)).filter(|(field, row)| field.1.is_empty() || field.1 != row[1]);
+    has_all.then(|| says.flat_map(|(_, row)| row.to_vec()).collect())
+}
+
 /// A transcript of several connections.
 ///
 /// A row is a command, as [`Row`] has it, and its reply. `b: LOCK.ACQUIRE ...` sends it over the connection b, which is
 /// made when it is first named; when that is to wait for its reply, the row says `waits`, or `sent` when the wait may
 /// be over before one could see it. `b:` alone reads the reply that it waited for, or, with `waits`, sees that there is
-/// none. Without a name the command goes over one that never waits. `%b` stands for the number of b's connection.
+/// none. Without a name the command goes over one that never waits. `%b` stands for the number of b's connection. What
+/// others are told by a command may stand behind its reply: `0 | b: #2 | c: waits`.
 pub(crate) struct Stage<'s> {
     server: Lent<'s>,
     wire: Connection,
@@ -211,8 +248,21 @@ impl Stage<'_> {
         Stage { server, wire, eye, waiters: BTreeMap::new(), names: Names::default() }
     }
 
+    /// The server.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Its own server is killed and started again; all connections are new.
+    pub(crate) fn crash(&mut self) {
+        let Lent::Own(server) = &mut self.server else { panic!("not its own") };
+        server.crash();
+        self.waiters.clear();
+        (self.wire, self.eye) = (Connection::resp2(server), server.connect());
+    }
+
     /// A connection that looks.
-    pub(super) fn connect(&self) -> Client {
+    pub(crate) fn connect(&self) -> Client {
         self.server.connect()
     }
 
@@ -220,8 +270,14 @@ impl Stage<'_> {
     #[track_caller]
     pub(crate) fn play(&mut self, rows: &[Row]) {
         for (at, (command, expected)) in rows.iter().enumerate() {
-            let got = self.play_row(command, expected);
-            assert_eq!(got, *expected, "row {}: {command}", at + 1);
+            let (expected, others) = expected.split_once(" | ").unwrap_or((expected, ""));
+            let others = others.split(" | ").filter(|other| !other.is_empty());
+            let others = others.map(|other| other.split_once(": ").expect("a connection, and what it is told"));
+            let others = others.map(|(name, expected)| (format!("{name}:"), expected));
+            for (told, expected) in [((*command).to_owned(), expected)].into_iter().chain(others) {
+                let got = self.play_row(&told, expected);
+                assert_eq!(got, expected, "row {}, {command}: {told}", at + 1);
+            }
         }
     }
 
@@ -370,4 +426,17 @@ fn a_transcript_reads_quotes_lengths_and_fences() {
     let words: Vec<_> = split(r#"a "" "\x00\xff \r" @3 b"#).into_iter().map(|(word, _)| word).collect();
     assert_eq!(words, [b"a".to_vec(), vec![], b"\x00\xff \r".to_vec(), b"@3".to_vec(), b"b".to_vec()]);
     assert_eq!(show_bytes(b"\x00\xff"), r#""\x00\xff""#);
+    let all = each(&[("A {x|y}", "1"), (r#"B {p|q} {5|"\xff"}"#, "no {}")]);
+    let second = ["B p 5", r#"B p "\xff""#, "B q 5", r#"B q "\xff""#];
+    assert_eq!(all.iter().map(|row| row.0).collect::<Vec<_>>(), [&["A x", "A y"][..], &second].concat());
+    assert_eq!((all[1].1, all[2].1, all[3].1), ("1", "no 5", r#"no "\xff""#));
+}
+
+#[test]
+fn a_row_is_shown_short_only_if_all_of_its_fields_are_there() {
+    // What could go wrong: a field that is gone, or has another name, passes for one that says nothing.
+    let key = |name: &str| ["db", "0", "key", "k", "waiting", "1", name, "~"].map(str::to_owned);
+    let [right, other] = ["waited_ms", "waits_ms"].map(|name| said(LAYOUTS[4], &key(name)));
+    assert_eq!((right.unwrap().join(" "), other), ("key k waiting 1".to_owned(), None));
+    assert_eq!(said(LAYOUTS[4], &key("waited_ms")[..6]), None);
 }

@@ -6,8 +6,10 @@
 //! the clock.
 
 use crate::harness::lapses::{Lapses, Lease, lease, sleep_until};
+use crate::harness::transcript::split;
+use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{Client, Server, wait_for};
+use testbed::{Client, Server};
 
 fn leases(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_leases")
@@ -17,348 +19,218 @@ fn exists(conn: &mut Client, key: &str) -> bool {
     conn.get::<i64>(&["EXISTS", key]) == 1
 }
 
-#[test]
-fn a_renamed_lock_lapses_under_its_new_name() {
-    // The entry could stay with the old name, where no scan would find the lock, or end a stranger there.
-    for command in ["RENAME", "RENAMENX"] {
-        let (_server, mut lapses, mut conn) = Lapses::alone();
-        let moved = lease(&mut conn, "LOCK.ACQUIRE old a PX 4000").on("new");
-        conn.get::<redis::Value>(&[command, "old", "new"]);
-        assert_eq!(leases(&mut conn), 1, "{command}");
-        // Takes the name that the first one left, with an end of its own on each side.
-        let before = lease(&mut conn, "LOCK.ACQUIRE old b PX 500");
-        lapses.expect(0, &before);
-        assert!(leases(&mut conn) <= 1, "{command}");
-        let after = lease(&mut conn, "LOCK.ACQUIRE old c PX 4500");
-        lapses.expect(0, &moved);
-        lapses.expect(0, &after);
-        lapses.expect_no_more(&mut conn);
-        assert_eq!(leases(&mut conn), 0, "{command}");
-        assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "{command}");
-    }
+/// A server, and the leases that are to end on it: each in a database, on a key.
+struct Play {
+    server: Server,
+    lapses: Lapses,
+    running: Vec<(u32, Lease)>,
+    /// What was dumped last, when, and the lease that it has.
+    dumped: (Vec<u8>, Instant, Lease),
 }
 
-#[test]
-fn a_lock_that_a_rename_overwrites_takes_its_lease_along() {
-    // The overwritten lock's entry could end the lock that lies there now.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    lease(&mut conn, "LOCK.ACQUIRE target a PX 3000");
-    let stays = lease(&mut conn, "LOCK.ACQUIRE source b PX 5000").on("target");
-    conn.ok(&["RENAME", "source", "target"]);
-    assert_eq!(leases(&mut conn), 1);
-    lapses.expect(0, &stays);
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(conn.info_number("lock", "lock_lapsed"), 2, "and the marker");
-}
-
-#[test]
-fn a_moved_lock_lapses_in_its_new_database() {
-    // Each database has an index of its own. The entry must change from one to the other, and an entry's name from one
-    // must not be taken for an entry of the other.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let (mut zero, mut one) = (server.connect(), server.connect_in("1"));
-    let there = lease(&mut one, "LOCK.ACQUIRE there a PX 3000");
-    let moved = lease(&mut zero, "LOCK.ACQUIRE moved b PX 5000");
-    assert_eq!(zero.get::<i64>(&["MOVE", "moved", "1"]), 1);
-    assert_eq!(leases(&mut zero), 2);
-    lapses.expect(1, &there);
-    assert!(leases(&mut zero) <= 1);
-    lapses.expect(1, &moved);
-    lapses.expect_no_more(&mut zero);
-    assert_eq!(leases(&mut zero), 0);
-}
-
-#[test]
-fn a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database() {
-    // Valkey 9.1 reports it with the number of the database that it left.
-    let (_server, mut conn) = Server::connected();
-    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "5000"]).unwrap();
-    conn.ok(&["MULTI"]);
-    assert_eq!(conn.get::<String>(&["MOVE", "k", "1"]), "QUEUED");
-    conn.call(&["EXEC"]).unwrap();
-    conn.ok(&["SELECT", "1"]);
-    assert_eq!(conn.int(&["EXISTS", "k"]), Some(1));
-    wait_for("it to lapse", || conn.int(&["EXISTS", "k"]) == Some(0));
-    assert_eq!(conn.info("lock", "lock_leases"), "0");
-}
-
-#[test]
-fn a_moved_lock_that_is_released_leaves_the_others_their_leases() {
-    // With the wrong entry it would take another lock's lease away: that lock would stay for ever.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let (mut zero, mut one) = (server.connect(), server.connect_in("1"));
-    let there = lease(&mut one, "LOCK.ACQUIRE there a PX 3000");
-    lease(&mut zero, "LOCK.ACQUIRE moved b PX 600000");
-    assert_eq!(zero.get::<i64>(&["MOVE", "moved", "1"]), 1);
-    assert_eq!(one.int(&["LOCK.RELEASE", "moved", "b"]), Some(0));
-    assert_eq!(leases(&mut zero), 1);
-    lapses.expect(1, &there);
-    assert_eq!(leases(&mut zero), 0);
-}
-
-#[test]
-fn leases_of_swapped_databases_end_in_the_other_one() {
-    // The index could stay behind, search for the keys in the wrong database and drop their entries as strays. One
-    // database may not have an index yet.
-    let swap = |other: &str, here_ms: u32, there_ms: Option<u32>| {
-        let server = Server::new();
-        let mut lapses = Lapses::of(&server);
-        let (mut zero, mut conn) = (server.connect(), server.connect_in(other));
-        let number = other.parse().unwrap();
-        let mut expected = vec![(number, lease(&mut zero, &format!("LOCK.ACQUIRE k a PX {here_ms}")))];
-        if let Some(ms) = there_ms {
-            expected.push((0, lease(&mut conn, &format!("LOCK.ACQUIRE k b PX {ms}"))));
-        }
-        // A lock of the other databases stays.
-        let mut two = server.connect_in("2");
-        expected.push((2, lease(&mut two, "LOCK.ACQUIRE k c PX 6000")));
-        zero.ok(&["SWAPDB", "0", other]);
-        assert_eq!(leases(&mut zero), expected.len() as u64);
-        // And one that comes after.
-        expected.push((0, lease(&mut zero, "LOCK.ACQUIRE late d PX 7000")));
-        expected.sort_by_key(|(_, lease)| lease.earliest);
-        for (db, lease) in &expected {
-            lapses.expect(*db, lease);
-        }
-        lapses.expect_no_more(&mut zero);
-        assert_eq!(leases(&mut zero), 0);
-    };
-    // Beside each other: they wait more than they work.
-    std::thread::scope(|threads| {
-        for other in ["1", "15"] {
-            for (here_ms, there_ms) in [(3000, Some(5000)), (5000, Some(3000)), (3000, None)] {
-                threads.spawn(move || swap(other, here_ms, there_ms));
+impl Play {
+    /// A command, in database 0 or in another: `1: FLUSHDB`. The lease of one that ends so is to end there:
+    /// `=> 1/key`. What it answers may be told: `-> 0`. `RESTORE key` is of what was dumped last. `leases 2`: so many
+    /// keys have one. `wait` is for the lease that ends next.
+    fn step(&mut self, step: &str) {
+        let (db, step) = step.split_once(": ").unwrap_or(("0", step));
+        let mut conn = self.server.connect_in(db);
+        let (step, at) = step.split_once(" => ").unwrap_or((step, ""));
+        let (step, told) = step.split_once(" -> ").unwrap_or((step, ""));
+        let words: Vec<Vec<u8>> = split(step).into_iter().map(|(word, _)| word).collect();
+        match step.split(' ').collect::<Vec<_>>()[..] {
+            ["leases", count] => assert_eq!(leases(&mut conn).to_string(), count),
+            ["wait"] => self.wait(),
+            ["LOCK.ACQUIRE" | "LOCK.EXTEND", ..] => self.runs(at, lease(&mut conn, step)),
+            ["DUMP", key] => {
+                let (_, lease) = self.running.pop().expect("of the lease before");
+                self.dumped = (conn.get(&["DUMP", key]), Instant::now(), lease);
+            }
+            ["RESTORE", key, ref options @ ..] => {
+                let options = options.iter().map(|option| option.as_bytes());
+                let (payload, dumped_at, lease) = &self.dumped;
+                let ttl: &[u8] = if options.clone().any(|option| option == b"ABSTTL") { b"1" } else { b"0" };
+                let words: Vec<&[u8]> = [b"RESTORE", key.as_bytes(), ttl, payload].into_iter().chain(options).collect();
+                let reply = conn.call(&words).map_or_else(|error| testbed::text_of(&error), |_| String::new());
+                assert!(reply.starts_with(told) && told.is_empty() == reply.is_empty(), "{reply}");
+                // From its arrival on it has what was left.
+                let latest = lease.latest + dumped_at.elapsed() + Duration::from_millis(1);
+                self.runs(at, Lease { latest, ..lease.clone() });
+            }
+            _ => {
+                let reply = conn.call(&words).unwrap_or_else(|error| panic!("{step}: {error}"));
+                let shown = redis::from_redis_value::<String>(reply).unwrap_or_default();
+                assert!(told.is_empty() || shown == told, "{step}: {shown}");
             }
         }
+        if step == "DEBUG RELOAD" {
+            self.running.iter_mut().for_each(|(_, lease)| *lease = lease.over_the_wall_clock());
+        }
+    }
+
+    fn runs(&mut self, at: &str, lease: Lease) {
+        if let Some((db, key)) = at.split_once('/') {
+            self.running.push((db.parse().unwrap(), lease.on(key)));
+        }
+    }
+
+    fn wait(&mut self) {
+        self.running.sort_by_key(|(_, lease)| lease.earliest);
+        let (db, lease) = self.running.remove(0);
+        self.lapses.expect(db, &lease);
+    }
+}
+
+/// Plays these steps on a server of their own. The leases end in their order, each where it is to end, and no other
+/// does.
+fn follow(steps: &[String]) {
+    println!("{steps:?}");
+    let server = Server::new();
+    let now = Instant::now();
+    let dumped = (Vec::new(), now, Lease { key: String::new(), fence: 0, earliest: now, latest: now });
+    let mut play = Play { lapses: Lapses::of(&server), server, running: Vec::new(), dumped };
+    steps.iter().for_each(|step| play.step(step));
+    while !play.running.is_empty() {
+        play.wait();
+    }
+    let mut conn = play.server.connect();
+    play.lapses.expect_no_more(&mut conn);
+    assert_eq!(leases(&mut conn), 0);
+    assert!(!play.server.log().contains("panic"), "{}", play.server.log());
+}
+
+/// Plays these steps once for each of these words, beside each other: they wait more than they work. `$1` and so on
+/// stand for parts of a word.
+fn follow_each(words: &[&str], steps: &[&str]) {
+    thread::scope(|threads| {
+        for word in words {
+            let parts: Vec<&str> = word.split(',').collect();
+            let of = |step: &&str| {
+                parts
+                    .iter()
+                    .enumerate()
+                    .fold((*step).to_owned(), |step, (at, part)| step.replace(&format!("${}", at + 1), part))
+            };
+            let steps: Vec<String> = steps.iter().map(of).collect();
+            threads.spawn(move || follow(&steps));
+        }
     });
 }
 
-#[test]
-fn flushdb_takes_the_leases_of_that_database_alone() {
-    // The other database's leases could go along, and its locks would stay for ever.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let (mut zero, mut one) = (server.connect(), server.connect_in("1"));
-    lease(&mut zero, "LOCK.ACQUIRE k a PX 3000");
-    let stays = lease(&mut one, "LOCK.ACQUIRE k b PX 4000");
-    zero.ok(&["FLUSHDB"]);
-    assert_eq!(leases(&mut zero), 1);
-    let again = lease(&mut zero, "LOCK.ACQUIRE k c PX 5500");
-    lapses.expect(1, &stays);
-    lapses.expect(0, &again);
-    lapses.expect_no_more(&mut zero);
-    assert_eq!(leases(&mut zero), 0);
+/// Steps that are one test each, for each of some words.
+macro_rules! follow {
+    ($($name:ident: $words:expr, $steps:expr;)+) => {$(
+        #[test]
+        fn $name() {
+            follow_each(&$words, &$steps);
+        }
+    )+};
 }
 
-#[test]
-fn a_database_without_locks_is_flushed_without_a_panic() {
-    // Its number was once taken for that of an index.
-    let (server, mut conn) = Server::connected();
-    conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
-    conn.ok(&["SELECT", "9"]);
-    conn.ok(&["FLUSHDB"]);
-    assert!(!server.log().contains("panic"), "{}", server.log());
-    assert_eq!(conn.info("lock", "lock_leases"), "1");
-}
+follow! {
+    // The entry could stay with the old name, where no scan would find the lock, or end a stranger there: one takes the
+    // name that the first one left, with an end of its own on each side.
+    a_renamed_lock_lapses_under_its_new_name: ["RENAME", "RENAMENX"], [
+        "LOCK.ACQUIRE old a PX 4000 => 0/new", "$1 old new", "leases 1", "LOCK.ACQUIRE old b PX 500 => 0/old", "wait",
+        "LOCK.ACQUIRE old c PX 4500 => 0/old",
+    ];
 
-#[test]
-fn flushall_takes_all_leases_and_locks_after_it_have_their_own() {
+    // The overwritten lock's entry could end the lock that lies there now.
+    a_lock_that_a_rename_overwrites_takes_its_lease_along: [""], [
+        "LOCK.ACQUIRE target a PX 3000", "LOCK.ACQUIRE source b PX 5000 => 0/target", "RENAME source target", "leases 1",
+    ];
+
+    // Each database has an index of its own. The entry must change from one to the other, and an entry's name from one
+    // must not be taken for an entry of the other.
+    a_moved_lock_lapses_in_its_new_database: [""], [
+        "1: LOCK.ACQUIRE there a PX 3000 => 1/there", "LOCK.ACQUIRE moved b PX 5000 => 1/moved", "MOVE moved 1",
+        "leases 2",
+    ];
+
+    // Valkey 9.1 reports it with the number of the database that it left.
+    a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database: [""], [
+        "LOCK.ACQUIRE k a PX 5000 => 1/k", r#"EVAL "return redis.call('MOVE','k',1)" 0 -> 1"#, "1: EXISTS k -> 1",
+    ];
+
+    // With the wrong entry it would take another lock's lease away: that lock would stay for ever.
+    a_moved_lock_that_is_released_leaves_the_others_their_leases: [""], [
+        "1: LOCK.ACQUIRE there a PX 3000 => 1/there", "LOCK.ACQUIRE moved b PX 600000", "MOVE moved 1",
+        "1: LOCK.RELEASE moved b", "leases 1",
+    ];
+
+    // The index could stay behind, search for the keys in the wrong database and drop their entries as strays. A lock of
+    // the other databases stays, and one comes after.
+    leases_of_swapped_databases_end_in_the_other_one: ["1,3000,5000", "1,5000,3000", "15,3000,5000", "15,5000,3000"], [
+        "LOCK.ACQUIRE k a PX $2 => $1/k", "$1: LOCK.ACQUIRE k b PX $3 => 0/k", "2: LOCK.ACQUIRE k c PX 6000 => 2/k",
+        "SWAPDB 0 $1", "leases 3", "LOCK.ACQUIRE late d PX 7000 => 0/late",
+    ];
+
+    // One of the databases has no index yet.
+    leases_go_along_to_a_database_that_had_none: ["1", "15"], [
+        "LOCK.ACQUIRE k a PX 3000 => $1/k", "SWAPDB 0 $1", "leases 1", "LOCK.ACQUIRE late d PX 4000 => 0/late",
+    ];
+
+    // The other database's leases could go along, and its locks would stay for ever. The number of one without locks was
+    // once taken for that of an index.
+    flushdb_takes_the_leases_of_that_database_alone: [""], [
+        "LOCK.ACQUIRE k a PX 3000", "1: LOCK.ACQUIRE k b PX 4000 => 1/k", "9: FLUSHDB", "leases 2", "FLUSHDB", "leases 1",
+        "LOCK.ACQUIRE k c PX 5500 => 0/k",
+    ];
+
     // An old entry could end the new lock on the same key early, or the new lock's could be lost.
-    for how in ["SYNC", "ASYNC"] {
-        let server = Server::new();
-        let mut lapses = Lapses::of(&server);
-        let (mut zero, mut fifteen) = (server.connect(), server.connect_in("15"));
-        let mut pipe = redis::pipe();
-        (0..1000).for_each(|n| {
-            pipe.cmd("LOCK.ACQUIRE").arg(&[&format!("many-{n}"), "a", "PX", "4000"]).ignore();
-        });
-        pipe.query::<()>(&mut zero.0).unwrap();
-        lease(&mut zero, "LOCK.ACQUIRE k a PX 4000");
-        lease(&mut fifteen, "LOCK.ACQUIRE k a PX 600000");
-        zero.ok(&["FLUSHALL", how]);
-        assert_eq!(leases(&mut zero), 0, "{how}");
-        let longer = lease(&mut zero, "LOCK.ACQUIRE k b PX 6000");
-        let shorter = lease(&mut fifteen, "LOCK.ACQUIRE k b PX 5000");
-        assert_eq!(leases(&mut zero), 2, "{how}");
-        lapses.expect(15, &shorter);
-        lapses.expect(0, &longer);
-        lapses.expect_no_more(&mut zero);
-        assert_eq!(leases(&mut zero), 0, "{how}");
-    }
-}
+    flushall_takes_all_leases_and_locks_after_it_have_their_own: ["SYNC", "ASYNC"], [
+        r#"EVAL "for i=1,1000 do redis.call('LOCK.ACQUIRE','many'..i,'a','PX',4000) end" 0"#,
+        "LOCK.ACQUIRE k a PX 4000", "15: LOCK.ACQUIRE k a PX 600000", "FLUSHALL $1", "leases 0",
+        "LOCK.ACQUIRE k b PX 6000 => 0/k", "15: LOCK.ACQUIRE k b PX 5000 => 15/k", "leases 2",
+    ];
 
-#[test]
-fn a_deleted_lock_leaves_no_lease_that_ends_its_successor() {
     // The old lease's end could be taken for the new one's.
-    for command in ["DEL", "UNLINK", "LOCK.RELEASE"] {
-        let (_server, mut lapses, mut conn) = Lapses::alone();
-        lease(&mut conn, "LOCK.ACQUIRE k a PX 3000");
-        let args: &[&str] = if command == "LOCK.RELEASE" { &[command, "k", "a"] } else { &[command, "k"] };
-        conn.get::<i64>(args);
-        assert_eq!(leases(&mut conn), 0, "{command}");
-        let next = lease(&mut conn, "LOCK.ACQUIRE k b PX 4000");
-        assert_eq!(leases(&mut conn), 1, "{command}");
-        lapses.expect(0, &next);
-        lapses.expect_no_more(&mut conn);
-        assert_eq!(leases(&mut conn), 0, "{command}");
-    }
-}
+    a_deleted_lock_leaves_no_lease_that_ends_its_successor: ["DEL k", "UNLINK k", "LOCK.RELEASE k a"], [
+        "LOCK.ACQUIRE k a PX 3000", "$1", "leases 0", "LOCK.ACQUIRE k b PX 4000 => 0/k", "leases 1",
+    ];
 
-#[test]
-fn a_lock_that_was_unlinked_with_many_readers_leaves_no_lease() {
     // Such a lock is freed on a background thread, which must not touch the index.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    let mut pipe = redis::pipe();
-    (0..500).for_each(|n| {
-        pipe.cmd("LOCK.RW").arg(&["k", &format!("r{n}"), "READ", "PX", "3000"]).ignore();
-    });
-    pipe.query::<()>(&mut conn.0).unwrap();
-    assert_eq!(conn.get::<i64>(&["UNLINK", "k"]), 1);
-    assert_eq!(leases(&mut conn), 0);
-    let next = lease(&mut conn, "LOCK.ACQUIRE k b PX 4000");
-    lapses.expect(0, &next);
-    lapses.expect_no_more(&mut conn);
-}
+    a_lock_that_was_unlinked_with_many_readers_leaves_no_lease: [""], [
+        r#"EVAL "for i=1,500 do redis.call('LOCK.RW','k','r'..i,'READ','PX',3000) end" 0"#, "UNLINK k", "leases 0",
+        "LOCK.ACQUIRE k b PX 4000 => 0/k",
+    ];
 
-#[test]
-fn a_value_set_over_a_lock_outlives_its_lease() {
     // The lapse of what lay there could delete another client's value.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    let over = lease(&mut conn, "LOCK.ACQUIRE k a PX 2000");
-    conn.ok(&["SET", "k", "mine"]);
-    assert_eq!(leases(&mut conn), 0);
-    sleep_until(over.latest + Duration::from_millis(300));
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(conn.get::<String>(&["GET", "k"]), "mine");
-    assert_eq!(conn.get::<i64>(&["DEL", "k"]), 1);
-    let next = lease(&mut conn, "LOCK.ACQUIRE k b PX 300");
-    lapses.expect(0, &next);
-}
+    a_value_set_over_a_lock_outlives_its_lease: [""], [
+        "LOCK.ACQUIRE k a PX 2000", "SET k mine", "leases 0", "LOCK.ACQUIRE later b PX 2300 => 0/later", "wait",
+        "GET k -> mine", "DEL k", "LOCK.ACQUIRE k b PX 300 => 0/k",
+    ];
 
-/// DUMPs a key and says which lease the payload carries, counted from its arrival somewhere.
-fn dump(conn: &mut Client, lease: &Lease) -> (Vec<u8>, Duration, Duration) {
-    let before = Instant::now();
-    let payload = conn.get(&["DUMP", &lease.key]);
-    let after = Instant::now();
-    // What is left is rounded up to the millisecond.
-    (payload, lease.earliest - after, lease.latest - before + Duration::from_millis(1))
-}
+    // The value that is replaced is unlinked after the new one was loaded under the same name: the wrong entry could go.
+    a_lock_restored_over_another_lapses_at_its_own_time: ["3000,6000", "600000,3000"], [
+        "LOCK.ACQUIRE source a PX $2 => 0/source", "DUMP source", "DEL source", "LOCK.ACQUIRE k b PX $1",
+        "RESTORE k REPLACE => 0/k", "leases 1",
+    ];
 
-/// RESTOREs what was dumped, under a name, and says when it must lapse there.
-fn restore(conn: &mut Client, key: &str, dumped: &(Vec<u8>, Duration, Duration), options: &[&[u8]]) -> Lease {
-    let (payload, at_least, at_most) = dumped;
-    let mut args: Vec<&[u8]> = vec![b"RESTORE", key.as_bytes(), b"0", payload];
-    args.extend(options);
-    let before = Instant::now();
-    conn.call(&args).unwrap();
-    let after = Instant::now();
-    Lease { key: key.to_owned(), fence: 0, earliest: before + *at_least, latest: after + *at_most }
-}
+    // The payload is read before the server refuses it, or drops it because its time to live is over: its lease could
+    // stay in the index or end what lies there.
+    a_restore_that_is_refused_leaves_no_lease: [""], [
+        "LOCK.ACQUIRE source a PX 3000 => 0/source", "DUMP source", "DEL source", "LOCK.ACQUIRE k b PX 4000 => 0/k",
+        "RESTORE k -> BUSYKEY", "leases 1", "RESTORE gone ABSTTL", "EXISTS gone -> 0",
+    ];
 
-#[test]
-fn a_restored_lock_has_the_rest_of_its_lease_from_its_arrival() {
-    // It could come back without a lease, or with the timer set for nothing: it is the only lock of the server then.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    let first = lease(&mut conn, "LOCK.ACQUIRE k a PX 3000");
-    let dumped = dump(&mut conn, &first);
-    assert_eq!(conn.get::<i64>(&["DEL", "k"]), 1);
-    // The lease is over here while the payload is under way.
-    sleep_until(first.latest);
-    let restored = restore(&mut conn, "other", &dumped, &[]);
-    assert_eq!(leases(&mut conn), 1);
-    lapses.expect(0, &restored);
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(leases(&mut conn), 0);
-}
-
-#[test]
-fn a_lock_restored_over_another_lapses_at_its_own_time() {
-    // The value that is replaced is unlinked after the new one was loaded under the same name: the wrong entry could
-    // go.
-    for (over_ms, dumped_ms) in [(3000, 6000), (600_000, 3000)] {
-        let (_server, mut lapses, mut conn) = Lapses::alone();
-        let source = lease(&mut conn, &format!("LOCK.ACQUIRE source a PX {dumped_ms}"));
-        let dumped = dump(&mut conn, &source);
-        assert_eq!(conn.get::<i64>(&["DEL", "source"]), 1);
-        lease(&mut conn, &format!("LOCK.ACQUIRE k b PX {over_ms}"));
-        let restored = restore(&mut conn, "k", &dumped, &[b"REPLACE"]);
-        assert_eq!(leases(&mut conn), 1);
-        lapses.expect(0, &restored);
-        lapses.expect_no_more(&mut conn);
-        assert_eq!(leases(&mut conn), 0);
-    }
-}
-
-#[test]
-fn a_restore_that_is_refused_leaves_no_lease() {
-    // The payload is read before the server refuses it: its lease could stay in the index or end what lies there.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    let source = lease(&mut conn, "LOCK.ACQUIRE source a PX 3000");
-    let dumped = dump(&mut conn, &source);
-    assert_eq!(conn.get::<i64>(&["DEL", "source"]), 1);
-    let stays = lease(&mut conn, "LOCK.ACQUIRE k b PX 4000");
-    assert!(conn.error(&[b"RESTORE", &b"k"[..], b"0", &dumped.0]).starts_with("BUSYKEY"));
-    assert_eq!(leases(&mut conn), 1);
-    // With a time to live that is over already the payload is loaded and dropped. At most its entry is left, which must
-    // end nothing and go by itself.
-    conn.call(&[b"RESTORE", &b"gone"[..], b"1", &dumped.0, b"ABSTTL"]).unwrap();
-    assert!(!exists(&mut conn, "gone"));
-    lapses.expect(0, &stays);
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(leases(&mut conn), 0);
-}
-
-#[test]
-fn leases_go_on_through_a_reload() {
     // All values are made anew: each must be armed once, none twice, and none of the old entries may be left.
-    let server = Server::new();
-    let mut lapses = Lapses::of(&server);
-    let (mut zero, mut fifteen) = (server.connect(), server.connect_in("15"));
-    let short = lease(&mut zero, "LOCK.ACQUIRE short a PX 4000");
-    let long = lease(&mut zero, "LOCK.ACQUIRE long a PX 8000");
-    let other = lease(&mut fifteen, "LOCK.ACQUIRE other a PX 6000");
-    zero.ok(&["DEBUG", "RELOAD"]);
-    assert_eq!(leases(&mut zero), 3);
-    lapses.expect(0, &short.over_the_wall_clock());
-    assert!(leases(&mut zero) <= 2);
-    lapses.expect(15, &other.over_the_wall_clock());
-    lapses.expect(0, &long.over_the_wall_clock());
-    lapses.expect_no_more(&mut zero);
-    assert_eq!(leases(&mut zero), 0);
-}
+    leases_go_on_through_a_reload: [""], [
+        "LOCK.ACQUIRE short a PX 4000 => 0/short", "LOCK.ACQUIRE long a PX 8000 => 0/long",
+        "15: LOCK.ACQUIRE other a PX 6000 => 15/other", "DEBUG RELOAD", "leases 3",
+    ];
 
-#[test]
-fn a_time_to_live_that_a_user_sets_ends_the_lock_with_its_lease() {
     // The server removes the key by itself: the entry could stay behind and end the next lock on it.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    let cut = lease(&mut conn, "LOCK.ACQUIRE cut a PX 6000");
-    assert_eq!(conn.get::<i64>(&["PEXPIRE", "cut", "100"]), 1);
-    sleep_until(Instant::now() + Duration::from_millis(101));
-    assert!(!exists(&mut conn, "cut"));
-    assert_eq!(leases(&mut conn), 0);
-    let next = lease(&mut conn, "LOCK.ACQUIRE cut b PX 8000");
-    assert!(Instant::now() < cut.earliest, "the machine is too slow for this test");
-    assert_eq!(conn.get::<i64>(&["PTTL", "cut"]), -1);
-    lapses.expect(0, &next);
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(leases(&mut conn), 0);
-}
+    a_time_to_live_that_a_user_sets_ends_the_lock_with_its_lease: [""], [
+        "LOCK.ACQUIRE cut a PX 6000", "PEXPIRE cut 100", "DEBUG SLEEP 0.102", "EXISTS cut -> 0", "leases 0",
+        "LOCK.ACQUIRE cut b PX 8000 => 0/cut", "PTTL cut -> -1",
+    ];
 
-#[test]
-fn a_time_to_live_beyond_the_lease_keeps_no_lock() {
     // Only the lease counts; and a new grant clears what a user has set.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    let kept = lease(&mut conn, "LOCK.ACQUIRE kept a PX 2000");
-    assert_eq!(conn.get::<i64>(&["EXPIRE", "kept", "1000"]), 1);
-    lapses.expect(0, &kept);
-    lease(&mut conn, "LOCK.ACQUIRE cleared a PX 600000");
-    assert_eq!(conn.get::<i64>(&["PEXPIRE", "cleared", "3000"]), 1);
-    let cleared = lease(&mut conn, "LOCK.EXTEND cleared a PX 4000");
-    assert_eq!(conn.get::<i64>(&["PTTL", "cleared"]), -1);
-    lapses.expect(0, &cleared);
-    lapses.expect_no_more(&mut conn);
+    a_time_to_live_beyond_the_lease_keeps_no_lock: [""], [
+        "LOCK.ACQUIRE kept a PX 2000 => 0/kept", "EXPIRE kept 1000", "wait", "LOCK.ACQUIRE cleared a PX 600000",
+        "PEXPIRE cleared 3000", "LOCK.EXTEND cleared a PX 4000 => 0/cleared", "PTTL cleared -> -1",
+    ];
 }
 
 #[test]

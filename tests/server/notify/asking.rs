@@ -107,10 +107,8 @@ fn a_second_request_sets_the_channel_of_one_that_is_parked() {
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000 NOTIFY ch", "waits"),
-        ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY other", "nil"),
-        ("b:", "waits"),
-        ("CLIENT UNBLOCK %b TIMEOUT", "1"),
-        ("b:", "nil"),
+        ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY other", "nil | b: waits"),
+        ("CLIENT UNBLOCK %b TIMEOUT", "1 | b: nil"),
         ("LOCK.RELEASE k a", "0"),
     ]);
     assert_eq!([subscribers[0].heard(), subscribers[1].heard()], [NONE, told()]);

@@ -3,4 +3,5 @@
 mod commands;
 mod config;
 mod dashboard;
+mod log;
 pub(crate) mod tools;

@@ -72,7 +72,6 @@ fn memory_usage_of_a_lock_is_right_within_a_tenth() {
     // MEMORY USAGE would mislead an operator about what the module allocates and does not count. That is the entry in
     // the index of leases, names that do not fit in place, sizes that the allocator rounds up.
     let _alone = alone();
-    let uuid = |n: usize| format!("{n:08x}-0000-4000-8000-000000000000");
     let mut wrong = Vec::new();
     for key_len in [12_usize, 24, 25, 60] {
         let unseen = if memory_usage_leaves_out_names() { (20 + key_len).next_multiple_of(16) } else { 0 };
@@ -82,21 +81,17 @@ fn memory_usage_of_a_lock_is_right_within_a_tenth() {
         let unseen_of_string = if key_len > 40 { unseen } else { 0 };
         let table = string.grown - string.usage - unseen_of_string as f64;
         assert!((0.0..40.0).contains(&table), "{table} bytes per key in the server's table");
-        type Make = Box<dyn Fn(String, usize) -> Vec<String>>;
-        let cases: [(&str, Make); 4] = [
-            ("UUID", Box::new(move |name, n| words(&format!("LOCK.ACQUIRE {name} {} PX 3600000", uuid(n))))),
-            ("long owner", Box::new(|name, n| words(&format!("LOCK.ACQUIRE {name} {n:0200} PX 3600000")))),
-            (
-                "note",
-                Box::new(move |name, n| {
-                    let note = "host-17.example/12345/nightly-report";
-                    words(&format!("LOCK.ACQUIRE {name} {} PX 3600000 NOTE {note}", uuid(n)))
-                }),
-            ),
-            ("reader", Box::new(move |name, n| words(&format!("LOCK.RW {name} {} READ PX 3600000", uuid(n))))),
-        ];
-        for (what, make) in cases {
-            let mut lock = per_key(key_len, make);
+        for (what, command) in [
+            ("UUID", "LOCK.ACQUIRE {key} {uuid} PX 3600000"),
+            ("long owner", "LOCK.ACQUIRE {key} {long} PX 3600000"),
+            ("note", "LOCK.ACQUIRE {key} {uuid} PX 3600000 NOTE host-17.example/12345/nightly-report"),
+            ("reader", "LOCK.RW {key} {uuid} READ PX 3600000"),
+        ] {
+            let of = |name: String, n: usize| {
+                let uuid = format!("{n:08x}-0000-4000-8000-000000000000");
+                words(&command.replace("{key}", &name).replace("{uuid}", &uuid).replace("{long}", &format!("{n:0200}")))
+            };
+            let mut lock = per_key(key_len, of);
             lock.usage += unseen as f64;
             let real = lock.grown - table;
             println!(

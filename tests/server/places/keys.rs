@@ -1,7 +1,7 @@
 //! What the server does to the keys of places and offers beside commands of locks.
 
 use super::Scene;
-use crate::harness::connection::{Connection, Reply};
+use crate::harness::connection::Reply;
 use crate::harness::transcript::Row;
 use testbed::{Server, wait_for};
 
@@ -73,33 +73,6 @@ fn moved_or_swapped_an_offer_goes_along_and_places_stay_with_the_database() {
         assert!(offered > 0 && collected > 0 && offered != collected, "{command}");
         assert_eq!(["lock_lapsed", "lock_taken_back"].map(|field| scene.number(field)), [0, 0], "{command}");
     }
-}
-
-#[test]
-fn an_offer_of_several_keys_that_moved_with_its_database_is_collected_there() {
-    let mut scene = Scene::alone();
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k a", "0"),
-        ("SWAPDB 0 1", "OK"),
-        ("SELECT 1", "OK"),
-        ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "[#2 #3]"),
-    ]);
-    assert_eq!([scene.on("k"), scene.on("j")], ["b holds"; 2]);
-    scene.expect_numbers(0, 0, 0);
-}
-
-#[test]
-fn an_offer_that_goes_along_replaces_a_place_of_its_owner_there() {
-    // At most one place or offer of an owner on a key.
-    let mut scene = Scene::alone();
-    scene.play(BOTH);
-    scene.row("RENAME o k", "OK");
-    scene.stage.until("lock_places", 0);
-    scene.expect("k", "b is offered");
-    scene.row("LOCK.ACQUIRE k b QUEUE 60000", "#3");
-    scene.expect("k", "b holds");
 }
 
 /// How the owner `b`, which stands in the queue of `k`, comes to hold it in another way. It holds `j` and, in the other
@@ -191,29 +164,10 @@ fn an_owner_that_comes_to_read_what_it_asked_to_write_has_no_place_any_more() {
     scene.play(READS);
     scene.play(&[
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
-        ("RENAME j k", "OK"),
-        ("b:", "ERR QUEUE cannot wait for an upgrade: use BLOCK"),
+        ("RENAME j k", "OK | b: ERR QUEUE cannot wait for an upgrade: use BLOCK"),
     ]);
     scene.expect("k", "b holds c holds");
     scene.expect_numbers(0, 0, 0);
-}
-
-#[test]
-fn a_later_deadlock_ends_a_place_without_an_answer() {
-    // The lock that comes to the key closes the cycle. Both would wait until one of them gives up.
-    let mut scene = Scene::alone();
-    scene.play(&[
-        ("LOCK.ACQUIRE j b", "#1"),
-        ("LOCK.ACQUIRE m a", "#2"),
-        ("LOCK.ACQUIRE k x", "#3"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
-        ("RENAME m k", "OK"),
-    ]);
-    scene.stage.until("lock_places", 0);
-    assert_eq!([scene.on("k"), scene.on("j")], ["a holds", "b holds; a"]);
-    assert_eq!(scene.number("lock_deadlocks"), 1);
-    scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "DEADLOCK b -> k -> a -> j -> b"), ("a:", "waits")]);
 }
 
 /// What makes a plain hold of an offer.
@@ -288,16 +242,4 @@ fn a_value_of_another_type_ends_places_without_an_answer() {
     scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("LOCK.RELEASE k d", "0"), ("SET k text", "OK")]);
     scene.expect_numbers(0, 0, 0);
     scene.row("LOCK.ACQUIRE k b QUEUE 60000", wrong);
-}
-
-#[test]
-fn an_offer_in_another_database_is_another() {
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.play(BOTH);
-    let mut wire = Connection::resp2(&server);
-    assert_eq!(wire.say("SELECT 1"), Reply::simple("OK"));
-    assert_ne!(wire.say("LOCK.ACQUIRE o b QUEUE 60000"), Reply::Null);
-    scene.expect("o", "b is offered; c");
-    scene.expect_numbers(2, 0, 1);
 }

@@ -58,8 +58,7 @@ fn no_more_bytes_of_places_than_may_be() {
         ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
         // It would become a place.
         ("LOCK.ACQUIRE k c QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k c", "nil"),
-        ("c:", "nil"),
+        ("LOCK.RELEASE k c", "nil | c: nil"),
         ("LOCK.RELEASE k b", "nil"),
     ]);
     assert_eq!(scene.number("lock_place_bytes"), 0);
@@ -137,26 +136,6 @@ fn places_count_as_waiters_of_their_key() {
     scene.row("LOCK.ACQUIRE k d QUEUE 60000", "nil");
     scene.expect("k", "a holds; b d");
     assert_eq!(scene.conn.get::<Vec<String>>(&["CONFIG", "GET", "lock.max-waiters-per-key"])[1], "2");
-}
-
-#[test]
-fn a_limit_at_asking_again_leaves_the_place_as_it_was() {
-    let mut scene = Scene::alone();
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
-        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
-        ("CONFIG SET lock.max-waiters 0 lock.max-places 0 lock.max-waiters-per-key 0 lock.max-place-bytes 0 lock.max-waiter-bytes 0", "OK"),
-        // They stand already.
-        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
-        ("b2: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000 NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
-        ("b:", "waits"),
-        ("b2: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
-        ("b:", super::TAKEN_OVER),
-    ]);
-    scene.expect("k", "a holds; b c");
-    scene.stage.leave("b2");
-    scene.expect("k", "a holds; b c");
 }
 
 #[test]

@@ -78,9 +78,9 @@ fn lock_info_shows_what_an_offer_is() {
     scene.play(&[
         (
             "LOCK.INFO k",
-            "[mode write fence #4 shares 0 holding 1 holders [[owner d mode write reads 0 writes 1 fence #4 ttl_ms ~ held_ms ~ \
-             offered 1 session nil client nil note nil]] waiting 1 waiters [\
-             [owner e mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil]] reserved_by nil]",
+            "[mode write fence #4 holding 1 holders [[owner d mode write writes 1 fence #4 \
+             offered 1]] waiting 1 waiters [\
+             [owner e mode write queue_left_ms ~ client nil]]]",
         ),
         ("LOCK.INFO k OWNER e", "nil"),
     ]);

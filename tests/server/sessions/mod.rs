@@ -4,6 +4,7 @@ pub(crate) mod binding;
 mod connections;
 mod crowd;
 mod effects;
+mod moved;
 mod nowhere;
 pub(crate) mod races;
 mod roles;

@@ -100,8 +100,7 @@ fn an_upgrade_and_a_downgrade_hand_on_as_one_too() {
         &[
             ("a: LOCK.RW k a WRITE PX 70000 BLOCK 0", "waits"),
             ("r: LOCK.RW k r READ PX 50000 BLOCK 0", "waits"),
-            ("LOCK.RELEASE k b", "0"),
-            ("a:", "#3"),
+            ("LOCK.RELEASE k b", "0 | a: #3"),
         ],
         &["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k a 1 1 #3 ~ 70000", "EXEC"],
     );
@@ -120,8 +119,7 @@ fn a_lapse_and_the_grant_that_follows_are_sent_as_one() {
         &[
             ("LOCK.ACQUIRE k a PX 60000", "#1"),
             ("b: LOCK.ACQUIRE k b PX 50000 BLOCK 0", "waits"),
-            ("LOCK.EXTEND k a PX 20", "#1"),
-            ("b:", "#2"),
+            ("LOCK.EXTEND k a PX 20", "#1 | b: #2"),
         ],
         &[
             "LOCK.HOLD k a 0 1 #1 ~ 60000",
@@ -166,9 +164,7 @@ fn a_waiter_that_leaves_replicates_what_those_behind_are_granted_and_nothing_els
             ("LOCK.RW k a READ PX 60000", "#1"),
             ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
             ("r: LOCK.RW k r READ PX 50000 BLOCK 0", "waits"),
-            ("CLIENT UNBLOCK %w", "1"),
-            ("w:", "nil"),
-            ("r:", "#2"),
+            ("CLIENT UNBLOCK %w", "1 | w: nil | r: #2"),
         ],
         &["LOCK.HOLD k a 1 0 #1 ~ 60000", "LOCK.HOLD k r 1 0 #2 ~ 50000"],
     );
@@ -178,9 +174,7 @@ fn a_waiter_that_leaves_replicates_what_those_behind_are_granted_and_nothing_els
             ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
             ("s: LOCK.RW k s READ PX 50000 BLOCK 0", "waits"),
             ("t: LOCK.RW k t READ PX 50000 BLOCK 0", "waits"),
-            ("CLIENT KILL ID %w", "1"),
-            ("s:", "#3"),
-            ("t:", "#4"),
+            ("CLIENT KILL ID %w", "1 | s: #3 | t: #4"),
         ],
         &["MULTI", "LOCK.HOLD k s 1 0 #3 ~ 50000", "LOCK.HOLD k t 1 0 #4 ~ 50000", "EXEC"],
     );
@@ -188,8 +182,7 @@ fn a_waiter_that_leaves_replicates_what_those_behind_are_granted_and_nothing_els
     scene.check(
         &[
             ("v: LOCK.RW k v WRITE BLOCK 0", "waits"),
-            ("CLIENT UNBLOCK %v ERROR", "1"),
-            ("v:", "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            ("CLIENT UNBLOCK %v ERROR", "1 | v: UNBLOCKED client unblocked via CLIENT UNBLOCK"),
             ("v: LOCK.RW k v WRITE BLOCK 20", "nil"),
         ],
         &[],
@@ -210,8 +203,7 @@ fn a_transaction_and_a_script_hand_on_within_their_own_step() {
             ("t: LOCK.RELEASE k a", "QUEUED"),
             ("t: LOCK.ACQUIRE k a PX 60000", "QUEUED"),
             ("t: LOCK.EXTEND k b PX 70000", "QUEUED"),
-            ("t: EXEC", "[0 nil #2]"),
-            ("b:", "#2"),
+            ("t: EXEC", "[0 nil #2] | b: #2"),
         ],
         &[
             "LOCK.HOLD k a 0 1 #1 ~ 60000",
@@ -241,9 +233,7 @@ fn a_replica_holds_what_was_handed_on() {
         ("LOCK.RW k a WRITE PX 60000", "#1"),
         ("b: LOCK.RW k b READ PX 50000 NOTE x BLOCK 0", "waits"),
         ("c: LOCK.RW k c READ BLOCK 0", "waits"),
-        ("LOCK.RELEASE k a", "0"),
-        ("b:", "#2"),
-        ("c:", "#3"),
+        ("LOCK.RELEASE k a", "0 | b: #2 | c: #3"),
         ("d: LOCK.RW k d WRITE BLOCK 0", "waits"),
         ("LOCK.RELEASE k c", "0"),
     ]);

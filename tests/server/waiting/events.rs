@@ -4,47 +4,47 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
 use crate::harness::stream::Stream;
-use testbed::{Client, Server, Setup, Signal, wait_for};
+use crate::harness::transcript::{Row, Stage};
+use testbed::{Client, Server, Signal, wait_for};
 
-/// A server, and streams of its file and of its link to replicas.
+/// `a` holds `k`, and two wait for it.
+const QUEUE: &[Row] = &[
+    ("LOCK.ACQUIRE k a PX 600000", "#1"),
+    ("b: LOCK.ACQUIRE k b PX 600000 BLOCK 0", "waits"),
+    ("c: LOCK.ACQUIRE k c PX 600000 BLOCK 0", "waits"),
+];
+
+const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// A transcript, and streams of the server's file and of its link to replicas.
 struct Scene {
-    server: Server,
+    stage: Stage<'static>,
     conn: Client,
     stream: Stream,
     in_file: usize,
 }
 
 impl Scene {
-    fn new() -> Scene {
-        Scene::with(Server::setup())
+    /// Begins with these rows, and with what is sent after them.
+    fn after(rows: &[Row]) -> Scene {
+        let server = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+        let stream = Stream::of(&server);
+        let stage = Stage::owning(server);
+        let mut scene = Scene { conn: stage.connect(), stage, stream, in_file: 0 };
+        scene.stage.play(rows);
+        scene.sent();
+        scene
     }
 
-    fn with(setup: Setup) -> Scene {
-        let server = setup.option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
-        let (conn, stream) = (server.connect(), Stream::of(&server));
-        Scene { server, conn, stream, in_file: 0 }
-    }
-
-    /// A client holds a key for as long as the test lasts, and these wait for it in this order.
-    fn held<const N: usize>(&mut self, key: &str, holder: &str, waiting: [&str; N]) -> [Connection; N] {
-        self.hold(key, holder);
-        let parked = waiting.map(|owner| self.wait(key, owner));
-        self.sent();
-        parked
-    }
-
-    fn hold(&mut self, key: &str, holder: &str) -> i64 {
-        self.conn.int(&["LOCK.ACQUIRE", key, holder, "PX", "600000"]).expect("free")
-    }
-
-    fn wait(&self, key: &str, owner: &str) -> Connection {
-        Connection::waiting(&self.server, &format!("LOCK.ACQUIRE {key} {owner} PX 600000 BLOCK 0"))
+    #[track_caller]
+    fn play(&mut self, rows: &[Row]) {
+        self.stage.play(rows);
     }
 
     /// What replicas and the file were sent since the last call: of a fact its key, owner and counts.
     fn sent(&mut self) -> Vec<String> {
-        let sent = self.stream.commands(&self.server);
-        let file = self.server.aof_tail();
+        let sent = self.stream.commands(self.stage.server());
+        let file = self.stage.server().aof_tail();
         assert_eq!(&file[self.in_file..], sent, "replicas and file must receive the same");
         self.in_file = file.len();
         let facts = sent.iter().map(|command| match &*command[0] {
@@ -54,12 +54,20 @@ impl Scene {
         facts.collect()
     }
 
+    /// The key `k` went, and was granted to `b`: in this order, whatever the deletion is called here.
+    #[track_caller]
+    fn assert_gone_to_b(sent: &[String]) {
+        let facts: Vec<&str> =
+            sent.iter().map(String::as_str).filter(|sent| !["MULTI", "EXEC"].contains(sent)).collect();
+        assert!(matches!(facts[..], ["DEL k" | "UNLINK k", "HOLD k b 0 1"]), "{sent:?}");
+    }
+
     /// A crash, after which the holder is the one of before.
     fn survives(&mut self, key: &str, holder: &str) {
         assert_eq!(holders(&mut self.conn, key), [holder]);
-        let file = self.server.aof_tail();
-        self.server.crash();
-        self.conn = self.server.connect();
+        let file = self.stage.server().aof_tail();
+        self.stage.crash();
+        self.conn = self.stage.connect();
         assert_eq!(holders(&mut self.conn, key), [holder], "after a restart from the file: {file:?}");
         assert_eq!(waiters(&mut self.conn), 0, "nobody waits after a restart");
     }
@@ -68,14 +76,26 @@ impl Scene {
     fn unnoticed(&mut self, commands: &[&str]) -> Vec<redis::Value> {
         let mut pipe = redis::pipe();
         for command in [&["PEXPIRE k 20", "DEBUG SLEEP 0.05"], commands].concat() {
-            let mut words = words(command).into_iter();
-            pipe.cmd(words.next().unwrap()).arg(words.collect::<Vec<_>>());
+            pipe.add_command(redis::Cmd::new().arg(words(command)).clone());
         }
         pipe.query::<Vec<redis::Value>>(&mut self.conn.0).unwrap().split_off(2)
     }
 
-    fn call(&mut self, command: &str) -> redis::Value {
-        self.conn.call(&words(command)).unwrap_or_else(|error| panic!("{command}: {error}"))
+    /// Runs these commands as one: in a transaction or a script.
+    fn as_one(&mut self, in_script: bool, commands: &[&str]) {
+        if in_script {
+            let call = |command: &&str| format!("redis.call('{}')", command.replace(' ', "','"));
+            let script = commands.iter().map(call).collect::<Vec<_>>().join(" ");
+            self.conn.call(&["EVAL", &script, "0"]).unwrap();
+        } else {
+            self.conn.ok(&["MULTI"]);
+            commands.iter().chain([&"EXEC"]).for_each(|command| drop(self.conn.call(&words(command)).unwrap()));
+        }
+    }
+
+    /// The same server, in another database.
+    fn holders_in(&self, db: &str, key: &str) -> Vec<String> {
+        holders(&mut self.stage.server().connect_in(db), key)
     }
 }
 
@@ -83,88 +103,62 @@ fn words(command: &str) -> Vec<&str> {
     command.split(' ').collect()
 }
 
-/// The key went, and was granted to a waiter: in this order, whatever the deletion is called here.
-fn assert_gone_then(sent: &[String], key: &str, grant: &str) {
-    let grant = format!("HOLD {grant}");
-    let facts: Vec<&str> = sent.iter().map(String::as_str).filter(|word| !["MULTI", "EXEC"].contains(word)).collect();
-    let (del, unlink) = (format!("DEL {key}"), format!("UNLINK {key}"));
-    assert!(facts == [&*del, &*grant] || facts == [&*unlink, &*grant], "{sent:?}");
-}
-
 #[test]
 fn when_a_key_is_deleted_the_next_in_line_holds_a_fresh_one() {
     // A grant that replicas learn of before the deletion is deleted there, and after a restart.
-    for (command, told) in [("DEL k", "DEL k"), ("UNLINK k", "UNLINK k"), ("PEXPIRE k -1", "DEL k")] {
-        let mut scene = Scene::new();
-        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-        let old = scene.conn.lock_info("k").unwrap().fence;
-        scene.call(command);
-        assert!(b.only_reply().int() > old, "{command}");
+    for command in ["DEL k", "UNLINK k", "PEXPIRE k -1"] {
+        let mut scene = Scene::after(QUEUE);
+        // What was deleted is nobody's.
+        scene.play(&[(command, "1 | b: #2 | c: waits"), ("LOCK.RELEASE k a", "nil")]);
         let sent = scene.sent();
-        if command.starts_with("PEXPIRE") {
-            assert_gone_then(&sent, "k", "k b 0 1");
-        } else {
-            assert_eq!(sent, [told, "HOLD k b 0 1"], "{command}");
-        }
-        assert!(c.is_waiting(), "{command}");
-        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), None, "{command}: what was deleted is nobody's");
+        assert!(command.starts_with("PEXPIRE") || sent == [command, "HOLD k b 0 1"], "{sent:?}");
+        Scene::assert_gone_to_b(&sent);
         scene.survives("k", "b");
-        assert_eq!(c.read(), Reply::Closed);
     }
 }
 
 #[test]
 fn when_a_key_is_deleted_a_whole_run_of_readers_is_granted() {
     // The module might visit only the first.
-    let mut scene = Scene::new();
-    scene.hold("k", "a");
-    let mut readers: Vec<Connection> = (0..100)
-        .map(|number| Connection::waiting(&scene.server, &format!("LOCK.RW k r{number} READ PX 600000 BLOCK 0")))
-        .collect();
-    let mut writer = scene.wait("k", "w");
-    scene.call("DEL k");
+    let mut scene = Scene::after(&QUEUE[..1]);
+    let server = scene.stage.server();
+    let wait = |command: &str| Connection::waiting(server, command);
+    let mut readers: Vec<Connection> =
+        (0..100).map(|number| wait(&format!("LOCK.RW k r{number} READ PX 600000 BLOCK 0"))).collect();
+    let mut writer = wait("LOCK.ACQUIRE k w PX 600000 BLOCK 0");
+    assert_eq!(scene.conn.int(&["DEL", "k"]), Some(1));
     let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.only_reply().int()).collect();
-    assert!(fences.is_sorted(), "{fences:?}");
-    assert!(writer.is_waiting());
+    assert!(fences.is_sorted() && writer.is_waiting(), "{fences:?}");
     assert_eq!(scene.conn.lock_info("k").unwrap().holding, 100);
-    scene.call("DEL k");
+    assert_eq!(scene.conn.int(&["DEL", "k"]), Some(1));
     assert!(writer.only_reply().int() > fences[99]);
 }
 
 #[test]
 fn when_a_lock_is_overwritten_its_waiters_are_told() {
     // They would wait for a lock that is none, for ever.
-    for command in [
-        "SET k string",
-        "GETSET k string",
-        "MSET other x k string",
-        "RENAME string k",
-        "RESTORE k 0 string REPLACE",
-        "COPY string k REPLACE",
-        "SORT list STORE k",
-        "SINTERSTORE k set",
+    for (command, reply) in [
+        ("SET k string", "OK"),
+        ("MSET other x k string", "OK"),
+        ("RENAME string k", "OK"),
+        ("COPY string k REPLACE", "1"),
+        ("SORT list STORE k", "1"),
+        ("SINTERSTORE k set", "1"),
+        ("RESTORE k 0 string REPLACE", "OK"),
     ] {
-        let mut scene = Scene::new();
-        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-        scene.call("SET string x");
-        scene.call("RPUSH list 1");
-        scene.call("SADD set 1");
-        let reply = if command.starts_with("RESTORE") {
-            let payload: Vec<u8> = redis::from_redis_value(scene.call("DUMP string")).unwrap();
-            scene.conn.call(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"])
+        let mut scene = Scene::after(QUEUE);
+        scene.play(&[("SET string x", "OK"), ("RPUSH list 1", "1"), ("SADD set 1", "1")]);
+        // It wants a string.
+        scene.play(&[("GETSET k string", WRONGTYPE), ("b:", "waits")]);
+        let dumped = scene.stage.ask(&["DUMP", "string"]);
+        let Reply::Bulk(payload) = dumped else { panic!("{dumped:?}") };
+        if command.starts_with("RESTORE") {
+            let restored = scene.stage.ask(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]);
+            assert_eq!(restored, Reply::simple(reply));
         } else {
-            scene.conn.call(&words(command))
-        };
-        if command.starts_with("GETSET") {
-            // It wants a string.
-            assert!(reply.is_err() && b.is_waiting());
-            continue;
+            scene.play(&[(command, reply)]);
         }
-        reply.unwrap_or_else(|error| panic!("{command}: {error}"));
-        for waiter in [&mut b, &mut c] {
-            let told = "WRONGTYPE Operation against a key holding the wrong kind of value";
-            assert_eq!(waiter.only_reply(), Reply::error(told), "{command}");
-        }
+        scene.play(&[("b:", WRONGTYPE), ("c:", WRONGTYPE)]);
         nobody_waits(&mut scene.conn);
         let sent = scene.sent();
         assert!(!sent.iter().any(|command| command.contains("HOLD")), "{command}: {sent:?}");
@@ -174,17 +168,13 @@ fn when_a_lock_is_overwritten_its_waiters_are_told() {
 #[test]
 fn when_a_key_expires_by_itself_the_next_in_line_holds_a_fresh_one() {
     // No other client touches the key: the server's own search comes upon it, or the module has to look.
-    for searches in ["1", "0"] {
-        let mut scene = Scene::new();
-        scene.call(&format!("DEBUG SET-ACTIVE-EXPIRE {searches}"));
-        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-        scene.call("PEXPIRE k 100");
-        b.only_reply().int();
+    for searches in ["DEBUG SET-ACTIVE-EXPIRE 1", "DEBUG SET-ACTIVE-EXPIRE 0"] {
+        let mut scene = Scene::after(QUEUE);
+        // The next holder's key does not expire.
+        scene.play(&[(searches, "OK"), ("PEXPIRE k 100", "1 | b: #2 | c: waits"), ("PTTL k", "-1")]);
         let sent = scene.sent();
         assert!(sent[0].starts_with("PEXPIREAT k"), "{sent:?}");
-        assert_gone_then(&sent[1..], "k", "k b 0 1");
-        assert!(c.is_waiting());
-        assert_eq!(scene.conn.int(&["PTTL", "k"]), Some(-1), "the next holder's key does not expire");
+        Scene::assert_gone_to_b(&sent[1..]);
         scene.survives("k", "b");
     }
 }
@@ -204,16 +194,12 @@ fn when_a_key_is_found_to_have_expired_the_next_in_line_holds_a_fresh_one() {
         "RANDOMKEY",
         "EVAL return{redis.call('EXISTS','k'),redis.call('LOCK.ACQUIRE','k','x')} 0",
     ] {
-        let mut scene = Scene::new();
-        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+        let mut scene = Scene::after(QUEUE);
         let reply = scene.unnoticed(&[command]).remove(0);
-        if command.starts_with("LOCK") && command != "LOCK.INFO k" {
-            assert_eq!(reply, redis::Value::Nil, "{command}: nobody goes before who waits");
-        }
-        b.only_reply().int();
-        let sent = scene.sent();
-        assert_gone_then(&sent[1..], "k", "k b 0 1");
-        assert!(c.is_waiting(), "{command}");
+        let asks = command.starts_with("LOCK") && command != "LOCK.INFO k";
+        assert!(!asks || reply == redis::Value::Nil, "{command}: nobody goes before who waits");
+        scene.play(&[("b:", "#2"), ("c:", "waits")]);
+        Scene::assert_gone_to_b(&scene.sent()[1..]);
         scene.survives("k", "b");
     }
 }
@@ -221,16 +207,15 @@ fn when_a_key_is_found_to_have_expired_the_next_in_line_holds_a_fresh_one() {
 #[test]
 fn when_a_key_expires_in_a_transaction_replicas_learn_of_it_in_order() {
     // The deletion and the grant are part of the transaction, or come after it.
-    let mut scene = Scene::new();
-    let [mut b] = scene.held("k", "a", ["b"]);
+    let mut scene = Scene::after(&QUEUE[..2]);
     let replies = scene.unnoticed(&["MULTI", "SET x 1", "GET k", "LOCK.ACQUIRE k c", "SET y 1", "EXEC"]);
     let replies: Vec<redis::Value> = redis::from_redis_value(replies[5].clone()).unwrap();
     assert_eq!(replies[2], redis::Value::Nil);
-    b.only_reply().int();
+    scene.play(&[("b:", "#2")]);
     let sent = scene.sent();
-    let place = |what: &str| sent.iter().position(|sent| sent.contains(what)).unwrap_or_else(|| panic!("{sent:?}"));
-    let del = sent.iter().position(|sent| sent == "DEL k" || sent == "UNLINK k").unwrap();
-    assert!(del < place("HOLD k b 0 1"), "{sent:?}");
+    let del = sent.iter().position(|sent| sent == "DEL k" || sent == "UNLINK k");
+    let hold = sent.iter().position(|sent| sent == "HOLD k b 0 1");
+    assert!(del.is_some() && del < hold, "{sent:?}");
     scene.survives("k", "b");
 }
 
@@ -238,20 +223,17 @@ fn when_a_key_expires_in_a_transaction_replicas_learn_of_it_in_order() {
 fn when_a_key_is_evicted_the_next_in_line_holds_a_fresh_one() {
     // Memory is short, and the grant needs some: it would be refused to a client, but not to the next waiter in the
     // queue.
-    let mut scene = Scene::new();
-    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-    scene.call("PEXPIRE k 600000");
+    let mut scene = Scene::after(QUEUE);
+    scene.play(&[("PEXPIRE k 600000", "1")]);
     scene.sent();
     // Of the two keys, only what has a time to live goes: what b is granted has none.
-    scene.conn.ok(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
-    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
-    b.only_reply().int();
-    assert!(scene.conn.error(&["LOCK.ACQUIRE", "other", "x"]).starts_with("OOM"));
+    scene.play(&[
+        ("CONFIG SET maxmemory-policy volatile-lru maxmemory 1", "OK | b: #2"),
+        ("LOCK.ACQUIRE other x", "OOM command not allowed when used memory > 'maxmemory'."),
+    ]);
     let_it_tick(&mut scene.conn);
-    assert!(c.is_waiting());
-    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "0"]);
-    let sent = scene.sent();
-    assert_gone_then(&sent, "k", "k b 0 1");
+    scene.play(&[("c:", "waits"), ("CONFIG SET maxmemory 0", "OK")]);
+    Scene::assert_gone_to_b(&scene.sent());
     assert_eq!(scene.conn.info("stats", "evicted_keys"), "1");
     scene.survives("k", "b");
 }
@@ -259,82 +241,60 @@ fn when_a_key_is_evicted_the_next_in_line_holds_a_fresh_one() {
 #[test]
 fn when_every_key_is_evicted_at_once_all_are_served_in_order() {
     // Each grant is evicted in turn, maybe before its reply is written.
-    let mut scene = Scene::new();
-    let parked = scene.held("k", "a", ["b", "c", "d", "e"]);
-    scene.conn.ok(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
-    let mut last = 0;
-    for mut waiter in parked {
-        let fence = waiter.only_reply().int();
-        assert!(fence > last, "{fence} after {last}");
-        last = fence;
-    }
+    let mut scene = Scene::after(QUEUE);
+    scene.play(&[("CONFIG SET maxmemory-policy allkeys-lru maxmemory 1", "OK"), ("b:", "#2"), ("c:", "#3")]);
     wait_for("the last grant to be evicted", || {
         scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
         scene.conn.int(&["DBSIZE"]) == Some(0)
     });
-    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "0"]);
+    scene.play(&[("CONFIG SET maxmemory 0", "OK")]);
     nobody_waits(&mut scene.conn);
     let sent = scene.sent();
-    let owners: Vec<&String> = sent.iter().filter(|sent| sent.starts_with("HOLD")).collect();
-    assert_eq!(owners, ["HOLD k b 0 1", "HOLD k c 0 1", "HOLD k d 0 1", "HOLD k e 0 1"], "{sent:?}");
-    let dels = sent.iter().filter(|sent| sent.starts_with("DEL k") || sent.starts_with("UNLINK k")).count();
-    assert_eq!(dels, 5, "{sent:?}");
-    assert!(sent.last().unwrap().ends_with("LINK k") || sent.last().unwrap() == "DEL k", "{sent:?}");
+    let facts = sent.iter().map(|sent| sent.replace("UNLINK", "DEL")).filter(|sent| sent != "MULTI" && sent != "EXEC");
+    assert_eq!(facts.collect::<Vec<_>>(), ["DEL k", "HOLD k b 0 1", "DEL k", "HOLD k c 0 1", "DEL k"], "{sent:?}");
 }
 
 #[test]
 fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
     // The server does not report the single keys.
     for command in ["FLUSHDB SYNC", "FLUSHDB ASYNC", "FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHALL"] {
-        let mut scene = Scene::new();
-        let mut firsts = Vec::new();
-        let mut seconds = Vec::new();
-        for number in 0..10 {
-            let key = format!("k{number}");
-            let [first, second] = scene.held(&key, "a", ["b", "c"]);
-            firsts.push(first);
-            seconds.push(second);
-        }
-        let mut readers = Vec::new();
-        scene.hold("shared", "a");
-        for owner in ["r1", "r2"] {
-            readers.push(Connection::waiting(&scene.server, &format!("LOCK.RW shared {owner} READ PX 600000 BLOCK 0")));
-        }
-        let mut writer = scene.wait("shared", "w");
-        // Another database, which FLUSHDB leaves alone.
-        let mut five = scene.server.connect_in("5");
-        five.int(&["LOCK.ACQUIRE", "k0", "a", "PX", "600000"]).unwrap();
-        let mut elsewhere = Connection::waiting_in(&scene.server, 5, "LOCK.ACQUIRE k0 e PX 600000 BLOCK 0");
+        let mut scene = Scene::after(QUEUE);
+        scene.play(&[
+            ("LOCK.ACQUIRE shared a PX 600000", "#2"),
+            ("r1: LOCK.RW shared r1 READ PX 600000 BLOCK 0", "waits"),
+            ("r2: LOCK.RW shared r2 READ PX 600000 BLOCK 0", "waits"),
+            ("w: LOCK.ACQUIRE shared w PX 600000 BLOCK 0", "waits"),
+            // Another database, which FLUSHDB leaves alone.
+            ("five: SELECT 5", "OK"),
+            ("e: SELECT 5", "OK"),
+            ("five: LOCK.ACQUIRE k a PX 600000", "#3"),
+            ("e: LOCK.ACQUIRE k e PX 600000 BLOCK 0", "waits"),
+        ]);
+        let mut more: Vec<Connection> = (0..10)
+            .map(|number| {
+                scene.conn.int(&["LOCK.ACQUIRE", &format!("k{number}"), "a", "PX", "600000"]).expect("free");
+                Connection::waiting(scene.stage.server(), &format!("LOCK.ACQUIRE k{number} b PX 600000 BLOCK 0"))
+            })
+            .collect();
         scene.sent();
-
         let before = scene.conn.info_number("lock", "lock_fence_clock");
-        scene.call(command);
-        for waiter in firsts.iter_mut().chain(&mut readers) {
-            assert!(waiter.only_reply().int() as u64 > before, "{command}");
-        }
-        assert!(seconds.iter_mut().chain([&mut writer]).all(Connection::is_waiting), "{command}");
-        if command.starts_with("FLUSHALL") {
-            assert!(elsewhere.only_reply().int() as u64 > before, "{command}");
-        } else {
-            let_it_tick(&mut scene.conn);
-            assert!(elsewhere.is_waiting(), "{command}");
-        }
-        let sent = scene.sent();
-        let flush = sent.iter().position(|sent| sent.to_uppercase().starts_with("FLUSH"));
-        assert_eq!(flush, Some(0), "{sent:?}");
+        scene.conn.ok(&words(command));
+        let mut granted: Vec<i64> = more.iter_mut().map(|waiter| waiter.only_reply().int()).collect();
+        let is_all = command.starts_with("FLUSHALL");
+        granted.extend(["b", "r1", "r2"].map(|name| scene.stage.waiter(name).only_reply().int()));
+        granted.extend(is_all.then(|| scene.stage.waiter("e").only_reply().int()));
+        assert!(granted.iter().all(|fence| *fence as u64 > before), "{command}: {granted:?} above {before}");
+        let_it_tick(&mut scene.conn);
+        scene.play(&[("c:", "waits"), ("w:", "waits")]);
+        assert!(is_all || scene.stage.waiter("e").is_waiting(), "{command}");
         // Then those below, in one transaction or each alone.
-        let holds = sent.iter().filter(|sent| sent.starts_with("HOLD")).count();
-        assert_eq!(holds, if command.starts_with("FLUSHALL") { 13 } else { 12 }, "{sent:?}");
-        for number in 0..10 {
-            assert_eq!(holders(&mut scene.conn, &format!("k{number}")), ["b"]);
-            assert_eq!(scene.conn.int(&["LOCK.RELEASE", &format!("k{number}"), "b"]), Some(0));
-        }
-        for waiter in &mut seconds {
-            waiter.only_reply().int();
-        }
+        let sent = scene.sent();
+        assert!(sent[0].to_uppercase().starts_with("FLUSH"), "{sent:?}");
+        assert_eq!(sent.iter().filter(|sent| sent.starts_with("HOLD")).count(), granted.len(), "{sent:?}");
+        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+        scene.stage.waiter("c").only_reply().int();
         assert_eq!(holders(&mut scene.conn, "shared"), ["r1", "r2"]);
-        scene.survives("k7", "c");
+        scene.survives("k", "c");
         assert_eq!(holders(&mut scene.conn, "shared"), ["r1", "r2"]);
     }
 }
@@ -342,119 +302,109 @@ fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
 #[test]
 fn when_a_lock_is_renamed_its_line_stays_and_its_holder_goes() {
     // The waiters of the old name wait for no holder any more; those of the new one wait for another holder.
-    for (command, moved) in [("RENAME a b", true), ("RENAMENX a b", false), ("RENAMENX a free", true)] {
-        let mut scene = Scene::new();
-        let [mut of_a, mut next_of_a] = scene.held("a", "A", ["w1", "w2"]);
-        let [mut of_b] = scene.held("b", "B", ["x1"]);
-        let reply = scene.call(command);
-        if !moved {
-            assert_eq!(reply, redis::Value::Int(0));
+    let before: &[Row] = &[("LOCK.ACQUIRE j B PX 600000", "#2"), ("x: LOCK.ACQUIRE j x PX 600000 BLOCK 0", "waits")];
+    for (command, to) in [("RENAME k j", "j"), ("RENAMENX k j", ""), ("RENAMENX k free", "free")] {
+        let mut scene = Scene::after(&[QUEUE, before].concat());
+        if to.is_empty() {
+            scene.play(&[(command, "0")]);
             let_it_tick(&mut scene.conn);
-            assert!(of_a.is_waiting() && of_b.is_waiting());
+            scene.play(&[("b:", "waits"), ("x:", "waits")]);
             continue;
         }
-        of_a.only_reply().int();
-        assert_eq!(scene.sent(), [command, "HOLD a w1 0 1"]);
-        assert!(next_of_a.is_waiting() && of_b.is_waiting());
-        let to = command.split(' ').next_back().unwrap();
-        assert_eq!(holders(&mut scene.conn, to), ["A"], "{command}");
-        assert_eq!(holders(&mut scene.conn, "b"), [if to == "b" { "A" } else { "B" }]);
-        if to == "b" {
-            // It is A that blocks them now, and not B.
-            assert_eq!(scene.conn.int(&["LOCK.RELEASE", "b", "B"]), None);
-            assert!(of_b.is_waiting());
-            assert_eq!(scene.conn.int(&["LOCK.RELEASE", "b", "A"]), Some(0));
-            of_b.only_reply().int();
+        let told = if to == "j" { "OK" } else { "1" };
+        scene.play(&[(command, told), ("b:", "#3"), ("c:", "waits"), ("x:", "waits")]);
+        assert_eq!(scene.sent(), [command, "HOLD k b 0 1"]);
+        assert_eq!(holders(&mut scene.conn, to), ["a"], "{command}");
+        assert_eq!(holders(&mut scene.conn, "j"), [if to == "j" { "a" } else { "B" }]);
+        if to == "j" {
+            // It is a that blocks them now, and not B.
+            scene.play(&[("LOCK.RELEASE j B", "nil"), ("x:", "waits"), ("LOCK.RELEASE j a", "0 | x: #4")]);
         }
-        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "a", "w1"]), Some(0));
-        next_of_a.only_reply().int();
-        scene.survives("a", "w2");
+        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+        scene.stage.waiter("c").only_reply().int();
+        scene.survives("k", "c");
     }
 }
 
 #[test]
 fn when_a_lock_is_renamed_to_where_its_holder_waits_that_wait_is_over() {
     // The holder waits for a key that it now holds itself: it would wait for itself for ever.
-    let mut scene = Scene::new();
-    scene.hold("a", "A");
-    let [mut waits] = scene.held("b", "B", ["A"]);
-    scene.call("RENAME a b");
-    let fence = waits.only_reply().int();
-    let info = scene.conn.lock_info("b").unwrap();
-    assert_eq!((&*info.holders[0].owner, info.holders[0].writes), (&b"A"[..], 2));
-    assert_eq!(info.holders[0].fence, fence);
-    assert_eq!(scene.sent(), ["RENAME a b", "HOLD b A 0 2"]);
+    let mut scene = Scene::after(&[
+        ("LOCK.ACQUIRE k A PX 600000", "#1"),
+        ("LOCK.ACQUIRE b B PX 600000", "#2"),
+        ("a: LOCK.ACQUIRE b A PX 600000 BLOCK 0", "waits"),
+    ]);
+    let shown = "[mode write fence #3 holding 1 holders [[owner A mode write writes 2 fence #3]]]";
+    scene.play(&[("RENAME k b", "OK | a: #3"), ("LOCK.INFO b", shown)]);
+    assert_eq!(scene.sent(), ["RENAME k b", "HOLD b A 0 2"]);
     scene.survives("b", "A");
 }
 
 #[test]
 fn when_a_lock_is_moved_to_another_database_its_line_stays() {
     // The waiter stays with the number of the database; the lease goes along.
-    let mut scene = Scene::new();
-    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-    assert_eq!(scene.conn.int(&["MOVE", "k", "1"]), Some(1));
-    b.only_reply().int();
-    assert!(c.is_waiting());
+    let mut scene = Scene::after(QUEUE);
+    scene.play(&[("MOVE k 1", "1 | b: #2 | c: waits")]);
     assert_eq!(scene.sent(), ["MOVE k 1", "HOLD k b 0 1"]);
-    let mut one = scene.server.connect_in("1");
-    assert_eq!(holders(&mut one, "k"), ["a"]);
+    assert_eq!(scene.holders_in("1", "k"), ["a"]);
     // The waiters there wait for a, and the waiters here for b.
-    let mut there = Connection::waiting_in(&scene.server, 1, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
-    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
-    c.only_reply().int();
-    assert!(there.is_waiting());
-    assert_eq!(one.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    there.only_reply().int();
+    scene.play(&[
+        ("d: SELECT 1", "OK"),
+        ("d: LOCK.ACQUIRE k d PX 600000 BLOCK 0", "waits"),
+        ("LOCK.RELEASE k b", "0 | c: #3 | d: waits"),
+        ("one: SELECT 1", "OK"),
+        ("one: LOCK.RELEASE k a", "0 | d: #4"),
+    ]);
     scene.survives("k", "c");
-    let mut one = scene.server.connect_in("1");
-    assert_eq!(holders(&mut one, "k"), ["d"]);
+    assert_eq!(scene.holders_in("1", "k"), ["d"]);
 }
 
 #[test]
 fn waiters_stay_with_the_number_when_databases_are_swapped() {
     // Locks go with their data: a waiter finds a free key, another holder, or something else than a lock.
-    let mut scene = Scene::new();
-    let mut one = scene.server.connect_in("1");
-    let in_one = |command: &str| Connection::waiting_in(&scene.server, 1, command);
-    // Held on both sides.
-    one.int(&["LOCK.ACQUIRE", "both", "B", "PX", "600000"]).unwrap();
-    let mut both_one = in_one("LOCK.ACQUIRE both x1 PX 600000 BLOCK 0");
-    one.ok(&["SET", "string", "x"]);
-    let [mut both_zero] = scene.held("both", "A", ["x0"]);
-    // Held here, free there; held here, a string there.
-    let [mut alone, mut behind] = scene.held("alone", "A", ["y0", "z0"]);
-    let [mut string] = scene.held("string", "A", ["s0"]);
-    scene.call("SWAPDB 0 1");
-    alone.only_reply().int();
-    assert_eq!(string.only_reply().code(), "WRONGTYPE");
+    let mut scene = Scene::after(&[
+        // Held on both sides.
+        ("one: SELECT 1", "OK"),
+        ("one: LOCK.ACQUIRE both B PX 600000", "#1"),
+        ("x1: SELECT 1", "OK"),
+        ("x1: LOCK.ACQUIRE both x1 PX 600000 BLOCK 0", "waits"),
+        ("LOCK.ACQUIRE both A PX 600000", "#2"),
+        ("x0: LOCK.ACQUIRE both x0 PX 600000 BLOCK 0", "waits"),
+        // Held here, free there; held here, a string there.
+        ("LOCK.ACQUIRE alone A PX 600000", "#3"),
+        ("y0: LOCK.ACQUIRE alone y0 PX 600000 BLOCK 0", "waits"),
+        ("z0: LOCK.ACQUIRE alone z0 PX 600000 BLOCK 0", "waits"),
+        ("one: SET string x", "OK"),
+        ("LOCK.ACQUIRE string A PX 600000", "#4"),
+        ("s0: LOCK.ACQUIRE string s0 PX 600000 BLOCK 0", "waits"),
+    ]);
+    scene.play(&[("SWAPDB 0 1", "OK | y0: #5"), ("s0:", WRONGTYPE)]);
     let_it_tick(&mut scene.conn);
-    assert!(both_zero.is_waiting() && both_one.is_waiting() && behind.is_waiting());
-    assert_eq!((holders(&mut scene.conn, "both"), holders(&mut one, "both")), (vec!["B".into()], vec!["A".into()]));
-    assert_eq!(holders(&mut one, "alone"), ["A"]);
+    scene.play(&[("x0:", "waits"), ("x1:", "waits"), ("z0:", "waits")]);
+    assert_eq!([holders(&mut scene.conn, "both"), scene.holders_in("1", "both")], [["B"], ["A"]]);
+    assert_eq!(scene.holders_in("1", "alone"), ["A"]);
     assert_eq!(scene.sent(), ["SWAPDB 0 1", "HOLD alone y0 0 1"]);
     // Each is served by a release in its own database.
-    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "both", "A"]), None);
-    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "both", "B"]), Some(0));
-    both_zero.only_reply().int();
-    assert!(both_one.is_waiting());
-    assert_eq!(one.int(&["LOCK.RELEASE", "both", "A"]), Some(0));
-    both_one.only_reply().int();
+    scene.play(&[
+        ("LOCK.RELEASE both A", "nil"),
+        ("LOCK.RELEASE both B", "0 | x0: #6 | x1: waits"),
+        ("one: LOCK.RELEASE both A", "0 | x1: #7"),
+    ]);
     scene.survives("alone", "y0");
     assert_eq!(holders(&mut scene.conn, "both"), ["x0"]);
-    let mut one = scene.server.connect_in("1");
-    assert_eq!((holders(&mut one, "both"), holders(&mut one, "alone")), (vec!["x1".into()], vec!["A".into()]));
+    assert_eq!([scene.holders_in("1", "both"), scene.holders_in("1", "alone")], [["x1"], ["A"]]);
 }
 
 #[test]
 fn a_lease_that_ends_after_a_move_serves_the_waiters_at_the_new_key() {
     // The timer would search under the old name.
-    for command in ["RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
-        let mut scene = Scene::new();
-        scene.conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "3000"]).unwrap();
-        scene.call(command);
-        let (db, key) = if command == "RENAME k l" { (0, "l") } else { (1, "k") };
-        let mut waiter = Connection::waiting_in(&scene.server, db, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0"));
-        waiter.only_reply().int();
+    for (command, reply, db, waits) in [
+        ("RENAME k l", "OK", "b: SELECT 0", "b: LOCK.ACQUIRE l b PX 600000 BLOCK 0"),
+        ("MOVE k 1", "1", "b: SELECT 1", "b: LOCK.ACQUIRE k b PX 600000 BLOCK 0"),
+        ("SWAPDB 0 1", "OK", "b: SELECT 1", "b: LOCK.ACQUIRE k b PX 600000 BLOCK 0"),
+    ] {
+        let mut scene = Scene::after(&[("LOCK.ACQUIRE k a PX 3000", "#1"), (command, reply), (db, "OK")]);
+        scene.play(&[(waits, "waits"), ("b:", "#2")]);
         assert_eq!(scene.conn.info("lock", "lock_lapsed"), "1", "{command}");
     }
 }
@@ -462,72 +412,60 @@ fn a_lease_that_ends_after_a_move_serves_the_waiters_at_the_new_key() {
 #[test]
 fn waiters_see_the_new_holder_when_a_lock_is_restored_over_another() {
     // They would wait for a holder that is gone; or, if the payload's holder is one of them, for themselves.
-    let mut scene = Scene::new();
-    scene.hold("source", "B");
-    let payload: Vec<u8> = redis::from_redis_value(scene.call("DUMP source")).unwrap();
-    let [mut c, mut b, mut d] = scene.held("k", "a", ["c", "B", "d"]);
-    scene.conn.call(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]).unwrap();
+    let mut scene = Scene::after(QUEUE);
+    scene.play(&[("LOCK.ACQUIRE source B PX 600000", "#2"), ("B: LOCK.ACQUIRE k B PX 600000 BLOCK 0", "waits")]);
+    let dumped = scene.stage.ask(&["DUMP", "source"]);
+    let Reply::Bulk(payload) = dumped else { panic!("{dumped:?}") };
+    assert_eq!(scene.stage.ask(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]), Reply::simple("OK"));
     // B's own hold lies there: it asks again, and never has to wait for others then.
     let_it_tick(&mut scene.conn);
-    assert!(c.is_waiting() && d.is_waiting());
+    scene.play(&[("b:", "waits"), ("c:", "waits")]);
     assert_eq!(holders(&mut scene.conn, "k"), ["B"]);
-    b.only_reply().int();
+    scene.stage.waiter("B").only_reply().int();
     assert_eq!(scene.conn.lock_info("k").unwrap().holders[0].writes, 2);
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "B", "ALL"]), Some(0));
-    c.only_reply().int();
-    assert!(d.is_waiting());
-    scene.survives("k", "c");
+    scene.stage.waiter("b").only_reply().int();
+    scene.play(&[("c:", "waits")]);
+    scene.survives("k", "b");
 }
 
 #[test]
 fn a_reload_keeps_everybody_in_line_and_brings_the_holders_back() {
     // For a moment every key is gone: no waiter may be granted then.
     for command in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
-        let mut scene = Scene::new();
-        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-        scene.hold("shared", "a");
-        let mut reader = Connection::waiting(&scene.server, "LOCK.RW shared r READ PX 600000 BLOCK 0");
+        let mut scene = Scene::after(QUEUE);
+        scene.play(&[
+            ("LOCK.ACQUIRE shared a PX 600000", "#2"),
+            ("r: LOCK.RW shared r READ PX 600000 BLOCK 0", "waits"),
+        ]);
         let granted = scene.conn.info("lock", "lock_granted");
         for _ in 0..3 {
-            scene.call(command);
+            scene.play(&[(command, "OK")]);
             let_it_tick(&mut scene.conn);
-            assert!(b.is_waiting() && c.is_waiting() && reader.is_waiting(), "{command}");
+            scene.play(&[("b:", "waits"), ("c:", "waits"), ("r:", "waits")]);
             assert_eq!(holders(&mut scene.conn, "k"), ["a"], "{command}");
         }
-        assert_eq!(scene.conn.info("lock", "lock_granted"), granted, "{command}");
-        assert_eq!(waiters(&mut scene.conn), 3, "{command}");
-        for (holder, waiter) in [("a", &mut b), ("b", &mut c)] {
-            assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", holder]), Some(0), "{command}");
-            waiter.only_reply().int();
-        }
-        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "shared", "a"]), Some(0), "{command}");
-        reader.only_reply().int();
+        assert_eq!((scene.conn.info("lock", "lock_granted"), waiters(&mut scene.conn)), (granted, 3), "{command}");
+        scene.play(&[
+            ("LOCK.RELEASE k a", "0 | b: #3"),
+            ("LOCK.RELEASE k b", "0 | c: #4"),
+            ("LOCK.RELEASE shared a", "0 | r: #5"),
+        ]);
     }
 }
 
 #[test]
 fn a_transaction_that_deletes_and_asks_finds_earlier_waiters() {
     // Between the deletion and the next visit in the background another requester could slip in.
-    let script = "redis.call('DEL','k')return{redis.call('LOCK.ACQUIRE','k','x')}";
-    for commands in [&["DEL k", "LOCK.ACQUIRE k x"][..], &["UNLINK k", "LOCK.RW k x READ BLOCK 100"], &[script]] {
-        let mut scene = Scene::new();
-        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-        if commands.len() == 1 {
-            let replies: Vec<redis::Value> = scene.conn.get(&["EVAL", commands[0], "0"]);
-            assert!(replies.is_empty() || replies == [redis::Value::Nil], "{replies:?}");
-        } else {
-            scene.conn.ok(&["MULTI"]);
-            for command in commands {
-                scene.call(command);
-            }
-            assert_eq!(scene.conn.get::<Vec<Option<i64>>>(&["EXEC"]), [Some(1), None]);
-        }
-        b.only_reply().int();
-        assert!(c.is_waiting());
-        let sent = scene.sent();
-        let [multi, gone, hold, exec] = &sent[..] else { panic!("{sent:?}") };
-        assert_eq!([multi, &**hold, exec], ["MULTI", "HOLD k b 0 1", "EXEC"]);
-        assert!(gone.ends_with(" k"), "{sent:?}");
+    for (in_script, commands) in [
+        (false, ["DEL k", "LOCK.ACQUIRE k x"]),
+        (false, ["UNLINK k", "LOCK.RW k x READ BLOCK 100"]),
+        (true, ["DEL k", "LOCK.ACQUIRE k x"]),
+    ] {
+        let mut scene = Scene::after(QUEUE);
+        scene.as_one(in_script, &commands);
+        scene.play(&[("b:", "#2"), ("c:", "waits")]);
+        assert_eq!(scene.sent(), ["MULTI", commands[0], "HOLD k b 0 1", "EXEC"]);
         scene.survives("k", "b");
     }
 }
@@ -546,70 +484,26 @@ fn waiters_are_judged_by_what_a_transaction_or_script_leaves() {
         (&["SET k string", "FLUSHALL"], "free"),
         (&["DEL k", "RPUSH k x", "RPOP k"], "free"),
     ] {
-        for in_script in [false, true] {
-            if in_script && commands.iter().any(|command| command.starts_with("SWAPDB") || command.starts_with("MOVE"))
-            {
-                continue;
-            }
-            let mut scene = Scene::new();
-            let [mut b] = scene.held("k", "a", ["b"]);
-            if in_script {
-                let calls = commands.iter().map(|command| {
-                    let args: Vec<String> = words(command).iter().map(|word| format!("'{word}'")).collect();
-                    format!("redis.call({})", args.join(","))
-                });
-                let script = calls.collect::<Vec<_>>().join(" ");
-                scene.conn.call(&["EVAL", &script, "0"]).unwrap();
-            } else {
-                scene.conn.ok(&["MULTI"]);
-                for command in commands {
-                    scene.call(command);
-                }
-                scene.call("EXEC");
-            }
+        let may_be_script = !commands.iter().any(|command| command.starts_with("SWAPDB"));
+        for in_script in [false].into_iter().chain(may_be_script.then_some(true)) {
+            let mut scene = Scene::after(&QUEUE[..2]);
+            scene.as_one(in_script, commands);
             match left {
                 "string" => {
-                    assert_eq!(b.only_reply().code(), "WRONGTYPE", "{commands:?}");
+                    scene.play(&[("b:", WRONGTYPE)]);
                     nobody_waits(&mut scene.conn);
                 }
                 "free" => {
-                    b.only_reply().int();
+                    scene.play(&[("b:", "#2")]);
                     scene.survives("k", "b");
                 }
                 _ => {
                     let_it_tick(&mut scene.conn);
-                    assert!(b.is_waiting(), "{commands:?}");
-                    assert_eq!(holders(&mut scene.conn, "k"), ["a"]);
-                    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-                    b.only_reply().int();
+                    scene.play(&[("b:", "waits"), ("LOCK.RELEASE k a", "0 | b: #2")]);
                 }
             }
         }
     }
-}
-
-#[test]
-fn a_granted_waiter_may_release_with_what_it_has_sent_already() {
-    // The next commands of a client are served while the server wakes it: a hand-off within a hand-off.
-    let mut scene = Scene::new();
-    scene.hold("k", "a");
-    let mut parked: Vec<Connection> = (0..50)
-        .map(|number| {
-            let mut parked = scene.wait("k", &format!("w{number}"));
-            parked.send_line(&format!("LOCK.RELEASE k w{number}"));
-            parked
-        })
-        .collect();
-    scene.call("DEL k");
-    let mut last = 0;
-    for waiter in &mut parked {
-        let fence = waiter.read().int();
-        assert!(fence > last);
-        last = fence;
-        assert_eq!(waiter.only_reply(), Reply::Int(0));
-    }
-    nobody_waits(&mut scene.conn);
-    assert_eq!(scene.conn.int(&["DBSIZE"]), Some(0));
 }
 
 #[test]
@@ -618,41 +512,14 @@ fn waiting_for_replicas_after_a_wait_covers_the_grant() {
     let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
     let replica = Server::new();
     replica.follow(&primary);
-    let mut conn = primary.connect();
-    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    let mut b = Connection::waiting(&primary, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
+    let mut stage = Stage::new(&primary);
+    stage.play(&QUEUE[..2]);
     replica.signal(Signal::STOP);
-    b.send_line("WAIT 1 300");
-    conn.int(&["DEL", "k"]).unwrap();
-    b.read().int();
-    assert_eq!(b.read(), Reply::Int(0), "no replica has it");
-    b.send_line("WAIT 1 0");
+    stage.waiter("b").send_line("WAIT 1 300");
+    // No replica has it.
+    stage.play(&[("DEL k", "1 | b: #2 | b: 0")]);
+    stage.waiter("b").send_line("WAIT 1 0");
     replica.signal(Signal::CONT);
-    assert_eq!(b.only_reply(), Reply::Int(1));
+    assert_eq!(stage.waiter("b").only_reply(), Reply::Int(1));
     assert_eq!(holders(&mut replica.connect(), "k"), ["b"]);
-}
-
-#[test]
-fn lists_and_locks_do_not_wake_each_other() {
-    // The server visits all clients that are parked on a key whenever it is created, whatever they wait for.
-    let mut scene = Scene::new();
-    let mut popper = Connection::resp2(&scene.server);
-    popper.send_line("BLPOP k 0");
-    wait_for("it to be blocked", || scene.conn.info("clients", "blocked_clients") == "1");
-    let [mut b] = scene.held("k", "a", ["b"]);
-    wait_for("both to be blocked", || scene.conn.info("clients", "blocked_clients") == "2");
-    scene.call("DEL k");
-    b.only_reply().int();
-    let_it_tick(&mut scene.conn);
-    assert!(popper.is_waiting());
-    let mut c = scene.wait("k", "c");
-    // Gone in the same step as it came: the list serves the one, and the lock the other.
-    scene.conn.ok(&["MULTI"]);
-    scene.call("DEL k");
-    scene.call("RPUSH k x");
-    scene.call("EXEC");
-    wait_for("both to be answered", || !popper.is_waiting() && !c.is_waiting());
-    let end = c.only_reply();
-    assert!(matches!(end, Reply::Int(_)) || end.code() == "WRONGTYPE", "{end:?}");
-    nobody_waits(&mut scene.conn);
 }

@@ -13,33 +13,28 @@ const WAITER_FIELDS: &[&str] =
 const SHOWN: &[Row] = &[
     ("LOCK.INFO k", "nil"),
     ("LOCK.RW k a READ", "#1"),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 1 holding 1 holders []]"),
     ("b: LOCK.RW k b WRITE BLOCK 0", "waits"),
     ("c: LOCK.RW k c READ BLOCK 60000", "waits"),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 1 holding 1 holders [] waiting 2 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 1 holding 1 holders [] waiting 2]"),
     (
         "LOCK.INFO k COUNT 1",
-        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner b mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 fence #1]] waiting 2 waiters [[owner b mode write]]]",
     ),
     (
         "LOCK.INFO k",
-        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner b mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
-         [owner c mode read limit nil take nil waited_ms ~ left_ms ~ queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 fence #1]] \
+         waiting 2 waiters [[owner b mode write] [owner c mode read left_ms ~]]]",
     ),
     // An upgrade is shown where it stands: first.
     ("LOCK.RW k d READ", "nil"),
-    ("CLIENT UNBLOCK %b", "1"),
-    ("b:", "nil"),
-    ("c:", "#2"),
+    ("CLIENT UNBLOCK %b", "1 | b: nil | c: #2"),
     ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
     ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
     (
         "LOCK.INFO k OWNER a COUNT 10",
-        "[mode read fence #2 shares 2 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner a mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
-         [owner w mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode read fence #2 shares 2 holding 2 holders [[owner a mode read reads 1 fence #1]] \
+         waiting 2 waiters [[owner a mode write] [owner w mode write]]]",
     ),
     // With OWNER, null says that this one does not hold it, even while it waits.
     ("LOCK.INFO k OWNER w", "nil"),
@@ -176,19 +171,11 @@ fn no_more_wait_than_may() {
         ("e: LOCK.ACQUIRE k e BLOCK 0", FULL),
         // A waiter may ask again.
         ("b2: LOCK.ACQUIRE k b BLOCK 0", "ERR owner already waits there: use RETRY"),
-        ("b2: LOCK.ACQUIRE k b BLOCK 0 RETRY 1", "waits"),
-        ("b:", "nil"),
-        (
-            "LOCK.INFO j COUNT 0",
-            "[mode write fence #1 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
-        ),
-        (
-            "LOCK.INFO k COUNT 0",
-            "[mode write fence #2 shares 0 holding 1 holders [] waiting 2 waiters [] reserved_by nil]",
-        ),
+        ("b2: LOCK.ACQUIRE k b BLOCK 0 RETRY 1", "waits | b: nil"),
+        ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1]"),
+        ("LOCK.INFO k COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 2]"),
         // A place is free again.
-        ("LOCK.RELEASE k a ALL", "0"),
-        ("b2:", "#4"),
+        ("LOCK.RELEASE k a ALL", "0 | b2: #4"),
         ("f: LOCK.ACQUIRE k f BLOCK 0", "waits"),
         ("e: LOCK.ACQUIRE j e BLOCK 0", FULL),
         // The limits are what they are now; a waiter goes on waiting.
@@ -197,8 +184,7 @@ fn no_more_wait_than_may() {
         ("CONFIG SET lock.max-waiters 1000000 lock.max-waiters-per-key 0", "OK"),
         ("e: LOCK.ACQUIRE j e BLOCK 0", KEY_FULL),
         ("d:", "waits"),
-        ("LOCK.RELEASE j a", "0"),
-        ("d:", "#5"),
+        ("LOCK.RELEASE j a", "0 | d: #5"),
         ("CONFIG SET lock.max-waiters-per-key 1", "OK"),
         ("e: LOCK.ACQUIRE j e BLOCK 0", "waits"),
     ]);

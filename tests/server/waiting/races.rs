@@ -10,8 +10,8 @@ mod scene;
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::lapses::alone;
 use crate::harness::state::{let_it_tick, taken_back};
-use crate::harness::stream::Stream;
-use crate::harness::transcript::Names;
+use crate::harness::transcript::{Names, Stage};
+use crate::waiting::effects;
 use scene::{CLOSE, PASS, PROMPT, Scene, UNBLOCKED, WAYS, Way, parked, server, turn, while_stopped};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -254,49 +254,33 @@ fn grants_that_are_lost_one_after_the_other_reach_the_last() {
 }
 
 #[test]
-fn only_what_a_lost_upgrade_added_is_taken_back() {
-    // The reads that its owner knows of would go with the write that it does not.
-    let server = server();
-    for way in WAYS {
+fn only_what_a_lost_upgrade_added_is_taken_back_and_its_reads_have_the_fence_that_their_owner_knows() {
+    // The reads that its owner knows of would go with the write that it does not. Or by their fence the owner would
+    // learn that it holds nothing, while it does until its lease ends.
+    for (way, end) in WAYS.into_iter().flat_map(|way| [(way, "CLIENT KILL ID"), (way, "CLIENT UNBLOCK")]) {
+        let server = server();
+        let mut stage = Stage::new(&server);
+        stage.play(&[
+            ("LOCK.RW k a READ PX 600000", "#1"),
+            ("LOCK.RW k b READ PX 600000", "#2"),
+            ("LOCK.RW k b READ PX 600000", "#2"),
+            ("b: LOCK.RW k b WRITE PX 600000 BLOCK 0", "waits"),
+            ("c: LOCK.RW k c READ PX 600000 BLOCK 0", "waits"),
+        ]);
+        let error = if end == "CLIENT UNBLOCK" { " ERROR" } else { "" };
+        turn(&server, way, &["LOCK.RELEASE k a".to_owned(), format!("{end} {}{error}", stage.waiter("b").id())]);
+        let told = stage.waiter("b").read();
+        assert_eq!(told, if error.is_empty() { Reply::Closed } else { Reply::error(UNBLOCKED) });
+        // Once the write is gone, a reader fits in, with a fence above all that were given.
+        assert!(stage.waiter("c").only_reply().int() > 0);
         let mut conn = server.connect();
-        let before = taken_back(&mut conn);
-        for owner in ["a", "b", "b"] {
-            conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).expect("shared");
-        }
-        let mut upgrade = parked(&server, &mut conn, "LOCK.RW k b WRITE PX 600000 BLOCK 0");
-        let mut reader = parked(&server, &mut conn, "LOCK.RW k c READ PX 600000 BLOCK 0");
-        turn(&server, way, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", upgrade.id())]);
-        upgrade.assert_closed();
-        // Once the write is gone, a reader fits in.
-        assert!(reader.only_reply().int() > 0);
         let info = conn.lock_info("k").expect("held");
         let held: Vec<_> = info.holders.iter().map(|holder| (&holder.owner[..], holder.reads, holder.writes)).collect();
         assert!(held.len() == 2 && held.contains(&(b"b", 2, 0)) && held.contains(&(b"c", 1, 0)), "{held:?}");
-        assert_eq!(taken_back(&mut conn), before + 1);
-        assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b", "ALL"]), Some(0));
-        assert_eq!(conn.int(&["LOCK.RELEASE", "k", "c"]), Some(0));
-    }
-}
-
-#[test]
-fn what_a_lost_upgrade_leaves_has_the_fence_that_its_owner_knows() {
-    // By the fence of its reads the owner would learn that it holds nothing, while it does until its lease ends.
-    let server = server();
-    for way in WAYS {
-        let mut conn = server.connect();
-        let fence_a = conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).expect("free");
-        let fence = conn.int(&["LOCK.RW", "k", "b", "READ", "PX", "600000"]).expect("shared").to_string();
-        let mut upgrade = parked(&server, &mut conn, "LOCK.RW k b WRITE PX 600000 BLOCK 0");
-        turn(&server, way, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT UNBLOCK {} ERROR", upgrade.id())]);
-        assert_eq!(upgrade.only_reply(), Reply::Error(UNBLOCKED.to_owned()));
-        assert_eq!(
-            conn.int(&["LOCK.EXTEND", "k", "b", "PX", "600000", "FENCE", &fence]),
-            fence.parse().ok(),
-            "{way:?}"
-        );
-        // A grant that comes after still has a fence above all that were given.
+        assert_eq!(taken_back(&mut conn), 1);
+        stage.play(&[("LOCK.EXTEND k b PX 600000 FENCE #2", "#2"), ("LOCK.RELEASE k c", "0")]);
         let later = conn.int(&["LOCK.RW", "k", "b", "WRITE", "PX", "600000"]).expect("alone");
-        assert!(later > fence_a && later > fence.parse().unwrap());
+        assert!(later > info.fence);
         assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b", "ALL", "FENCE", &later.to_string()]), Some(0));
     }
 }
@@ -335,37 +319,25 @@ fn what_its_owner_has_confirmed_is_not_taken_back() {
 #[test]
 fn replicas_learn_of_a_lost_grant_of_its_end_and_of_the_next_in_order() {
     // A replica that is promoted in between would let two hold it, or none, for a lease.
-    let server = server();
     for way in WAYS {
-        let mut scene = Scene::new(&server, "k");
-        let mut stream = Stream::of(&server);
-        scene.turn(way, &["LOCK.RELEASE $k a", "CLIENT KILL ID $b"]);
-        let fence_c = scene.c.only_reply().int();
-        let commands = stream.commands(&server);
-        let facts: Vec<Vec<&str>> = commands
-            .iter()
-            .filter(|command| command[0] == "LOCK.HOLD")
-            .map(|command| command[2..6].iter().map(String::as_str).collect())
-            .collect();
-        let (fence_a, fence_b, fence_c) = (scene.fence_a.to_string(), facts[1][3], fence_c.to_string());
-        // The stream begins behind the grant to a, so it does not tell of which owner that fence was.
-        assert_eq!(
-            facts,
-            [["?", "0", "0", &fence_a], ["b", "0", "1", fence_b], ["b", "0", "0", fence_b], ["c", "0", "1", &fence_c]]
+        let server = server();
+        let mut scene = effects::Scene::new(&server);
+        scene.check(
+            &[
+                ("LOCK.ACQUIRE k a PX 600000", "#1"),
+                ("b: LOCK.ACQUIRE k b PX 600000 BLOCK 0", "waits"),
+                ("c: LOCK.ACQUIRE k c PX 600000 BLOCK 0", "waits"),
+            ],
+            &["LOCK.HOLD k a 0 1 #1 ~ 600000"],
         );
+        let kill = format!("CLIENT KILL ID {}", scene.stage.waiter("b").id());
+        turn(&server, way, &["LOCK.RELEASE k a".to_owned(), kill]);
+        scene.stage.until("lock_handed_off", 2);
         // The release and the grant in one transaction, the end of the grant and the next one in another.
-        let of = |at: usize| {
-            commands.iter().position(|command| command.get(2..6).is_some_and(|fact| fact == facts[at])).unwrap()
-        };
-        for (first, second) in [(0, 1), (2, 3)] {
-            assert_eq!(of(second), of(first) + 1, "{commands:#?}");
-            assert_eq!(commands[of(first) - 1][0].to_ascii_uppercase(), "MULTI", "{commands:#?}");
-            assert_eq!(commands[of(second) + 1][0].to_ascii_uppercase(), "EXEC", "{commands:#?}");
-        }
-        assert_eq!(server.aof_tail().iter().filter(|command| command[0] == "LOCK.HOLD").count() % 5, 0);
-        drop(stream);
-        // The same as for every other scene.
-        scene.end();
+        let first = ["MULTI", "LOCK.HOLD k a 0 0 #1", "LOCK.HOLD k b 0 1 #2 ~ 600000", "EXEC"];
+        let second = ["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k c 0 1 #3 ~ 600000", "EXEC"];
+        scene.check(&[], &[first, second].concat());
+        scene.stage.play(&[("c:", "#3")]);
     }
 }
 
@@ -401,27 +373,9 @@ fn retry_confirms_a_grant_whose_connection_dies() {
     let server = server();
     for way in WAYS {
         let mut scene = Scene::new(&server, "k");
-        let mut again = Connection::resp2(&server);
-        let retry = "LOCK.ACQUIRE k b PX 600000 BLOCK 0 RETRY 1";
-        match way {
-            Way::Connections => while_stopped(&server, || {
-                scene
-                    .conn
-                    .0
-                    .send_packed_command(&redis::cmd("LOCK.RELEASE").arg("k").arg("a").get_packed_command())
-                    .unwrap();
-                again.send_line(retry);
-                scene.b.close();
-            }),
-            // In an instant, but not in a turn.
-            _ => scene.turn(way, &["LOCK.RELEASE $k a", retry, "CLIENT KILL ID $b"]),
-        }
-        let fence = if way == Way::Connections {
-            assert_eq!(scene.conn.0.recv_response().unwrap(), redis::Value::Int(0));
-            again.only_reply().int()
-        } else {
-            scene.conn.lock_info("k").expect("held").fence
-        };
+        let end = if way == Way::Connections { CLOSE } else { KILL };
+        scene.turn(way, &[RELEASE, "LOCK.ACQUIRE $k b PX 600000 BLOCK 0 RETRY 1", end]);
+        let fence = scene.conn.lock_info("k").expect("held").fence;
         let_it_tick(&mut scene.conn);
         scene.c.assert_waiting();
         scene.assert_held_by("b", fence);
@@ -442,24 +396,16 @@ fn a_waiter_that_is_killed_with_its_successor_leaves_nothing() {
             let mut successor = Connection::resp2(&server);
             successor.send_line("LOCK.ACQUIRE k b PX 600000 BLOCK 0 RETRY 1");
             assert_eq!(scene.b.only_reply(), Reply::Null);
-            let second = Connection::resp2(&server);
-            let mut second = second;
-            let (kill, kill_second) =
-                (format!("CLIENT KILL ID {}", successor.id()), format!("CLIENT KILL ID {}", second.id()));
+            let mut second = Connection::resp2(&server);
+            let [kill, kill_second] = [&successor, &second].map(|link| format!("CLIENT KILL ID {}", link.id()));
             // The successor's successor arrives in the very turn that ends both.
             while_stopped(&server, || second.send_line("LOCK.ACQUIRE k b PX 600000 BLOCK 0 RETRY 1"));
             assert_eq!(successor.read(), Reply::Null);
-            if granted {
-                scene.turn(way, &["LOCK.RELEASE $k a", &kill, &kill_second]);
-                successor.assert_closed();
-                second.assert_closed();
-                scene.assert_handed_on();
-            } else {
-                scene.turn(way, &[&kill, &kill_second, "LOCK.RELEASE $k a"]);
-                successor.assert_closed();
-                second.assert_closed();
-                scene.assert_passed_by();
-            }
+            let steps = if granted { [RELEASE, &kill, &kill_second] } else { [&kill, &kill_second, RELEASE] };
+            scene.turn(way, &steps);
+            successor.assert_closed();
+            second.assert_closed();
+            if granted { scene.assert_handed_on() } else { scene.assert_passed_by() }
         }
     }
 }
