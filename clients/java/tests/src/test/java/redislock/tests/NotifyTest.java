@@ -94,6 +94,24 @@ class NotifyTest {
 
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void thousands_of_waits_for_hundreds_of_keys_are_all_served_over_two_connections(Library library) throws Exception {
+        int keys = System.getenv("REDIS_LOCK_NIGHTLY") == null ? 200 : 1_000;
+        try (RedisLocks locks = told(library)) {
+            List<CompletableFuture<Void>> all = new ArrayList<>();
+            for (int wait = 0; wait < 10 * keys; wait += 1) {
+                all.add(locks.exclusive("k" + wait % keys).acquireAsync().thenCompose(Hold::releaseAsync));
+            }
+            CompletableFuture<Void> last = CompletableFuture.allOf(all.toArray(CompletableFuture<?>[]::new));
+            while (!last.isDone()) {
+                assertTrue(server.clients() <= 2);
+                Thread.sleep(20);
+            }
+            last.join();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void a_thousand_threads_on_one_lock_take_no_more_than_two_connections_beside_those_that_block(Library library)
             throws Exception {
         a_thousand_threads_take_no_more_than_two_connections_beside_those_that_block(server, library);

@@ -69,7 +69,7 @@ enum Scenario {
     LOST {
         @Override
         void play(Backend server, RedisLocks locks, String key) throws Exception {
-            Hold hold = locks.exclusive(key).lease(Duration.ofSeconds(6)).acquire();
+            Hold hold = locks.exclusive(key).lease(Duration.ofSeconds(15)).acquire();
             server.ask("LOCK.BREAK", PREFIX + key);
             assertEquals(Hold.Loss.TAKEN_AWAY, hold.lost().get(60, TimeUnit.SECONDS));
             assertFalse(hold.isValid());
