@@ -196,7 +196,7 @@ ONLY =
 CURATOR =
 
 bench-clients: ROUNDS = 3
-bench-clients: build ## the helpers beside other makers' locks, 12 minutes; RECORD=1 writes docs/performance.md
+bench-clients: build ## the helpers beside other makers' locks, 15 minutes; RECORD=1 writes docs/performance.md
 	@tools/install.sh server clients node-helper redlock go java
 	@tools/go.sh build -o target/helpers/go-driver ./clients/bench/go
 	@tools/java.sh $(if $(CURATOR),curator,bench)

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import redis
-from bars import FREE, HELD, NOTIFY, PLACES, QUEUE, verdicts
+from bars import CUT, FREE, HELD, NOTIFY, PLACES, QUEUE, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/performance.md"
@@ -68,9 +68,10 @@ KINDS = [
 ]
 CURATOR = ("Java", "Curator", [*ZOOKEEPER, "CuratorDriver"], [])
 # Each case with its owners, and how long each holds the lock. Who waits by NOTIFY takes no part in the first one.
-CASES = {FREE: (1, 0), QUEUE: (64, 0), HELD: (64, 1)}
-# Their owners are no threads.
-PLACES_OF = ("Node.js", "Go", "Java")
+CASES = {FREE: (1, 0), QUEUE: (64, 0), HELD: (64, 1), CUT: (64, 0)}
+CUT_EACH = 0.25
+# Which languages take part. In the first one owners are no threads.
+ONLY_OF = {PLACES: ("Node.js", "Go", "Java"), CUT: ("Java",)}
 HEAD = [
     *("locks", "locks/s", "best and worst owner", "longest wait, ms", "requests a lock"),
     *("client CPU, us a lock", "server CPU, us a lock", "connections: open, opened a lock"),
@@ -121,6 +122,10 @@ class Server:
 
     def connections(self):
         return len(self.client.client_list()) - 1
+
+    def cut(self):
+        for kind in ("normal", "pubsub"):
+            self.client.client_kill_filter(_type=kind, skipme=True)
 
     def memory(self):
         """Without what connections take."""
@@ -217,6 +222,10 @@ def measure(server, kind, driver, sends, case, seconds):
             await_ready(process, kind)
             before = server.figures(sends)
             print("go", file=process.stdin, flush=True)
+            end = time.monotonic() + seconds
+            while case == CUT and time.monotonic() < end:
+                time.sleep(CUT_EACH)
+                server.cut()
             said = json.loads(process.stdout.readline())
             after = server.figures(sends)
             connections = server.connections()
@@ -313,7 +322,9 @@ def main():
         for number in range(options.rounds):
             for case in (*CASES, PLACES):
                 for language, kind, driver, sends in kinds:
-                    if case == PLACES and (NOTIFY not in kind or language not in PLACES_OF):
+                    if language not in ONLY_OF.get(case, (language,)):
+                        continue
+                    if case == PLACES and NOTIFY not in kind or case == CUT and kind == CURATOR[1]:
                         continue
                     if case == PLACES:
                         figures = measure_places(kind, driver)
