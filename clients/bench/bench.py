@@ -300,7 +300,8 @@ def text(server, kinds, runs, rounds, seconds):
     for case in CASES:
         measured = [(language, kind) for language, kind, *_ in kinds if (case, language, kind) in runs]
         rows = [row(language, kind, runs[case, language, kind]) for language, kind in measured]
-        lines += ["", f"{case[0].upper()}{case[1:]}:", "", *table(HEAD, rows)]
+        if rows:
+            lines += ["", f"{case[0].upper()}{case[1:]}:", "", *table(HEAD, rows)]
     helpers = [(language, kind) for language, kind, _, sends in kinds if sends is OURS]
     bars = table(["bar", "reached", "verdict"], verdicts(helpers, runs))
     return "\n".join([*lines, "", f"The bars, with {PLACES}:", "", *bars]) + "\n"

@@ -13,6 +13,8 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -24,6 +26,7 @@ import redislock.RedisLocks;
 import redislock.spi.Threads;
 
 /** Connections that are cut, a server that is far away, one that forgets all: each way to wait, over each client library. */
+@Execution(ExecutionMode.CONCURRENT)
 class HinderedTest {
     private final List<String> losses = new CopyOnWriteArrayList<>();
 

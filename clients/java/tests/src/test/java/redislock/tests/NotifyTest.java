@@ -74,7 +74,7 @@ class NotifyTest {
                     return hold.fence();
                 }));
             }
-            Server.await("all to wait", () -> locks.info("k").orElseThrow().waiting() == 201);
+            Server.await("all to wait", () -> server.waiting("k") == 201);
             assertTrue(server.clients() <= 2);
             first.close();
             opens.get(20, TimeUnit.SECONDS).close();
