@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test test-clients java servers test-servers roll faults torture fuzz
 .PHONY: valgrind instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
-.PHONY: uninstall tarball deb
+.PHONY: uninstall tarball deb curator
 .PHONY: image oldest reproducible notes sizing example soak figures docs profile version
 
 help: ## print this list
@@ -173,7 +173,8 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 	@$(env) tools/planted.py
 
 # What a change need not wait for.
-NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible java
+NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible java \
+  curator
 
 nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, Java
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
@@ -191,13 +192,19 @@ bench: build ## measure locks beside what people use without the module: half an
 	@[ $(ROWS) != all ] || $(cargo) bench --locked --package bench-core
 	@tools/bench.sh $(ROUNDS) $(ROWS)
 
+ONLY =
+CURATOR =
+
 bench-clients: ROUNDS = 3
-bench-clients: build ## the helpers beside other makers' locks, 12 minutes; RECORD=1 writes docs/performance.md
+bench-clients: build ## the helpers beside other makers' locks, 15 minutes; RECORD=1 writes docs/performance.md
 	@tools/install.sh server clients node-helper redlock go java
 	@tools/go.sh build -o target/helpers/go-driver ./clients/bench/go
-	@tools/java.sh bench
+	@tools/java.sh $(if $(CURATOR),curator,bench)
 	@REDIS_LOCK_MODULE=$(CURDIR)/target/release/libredis_lock.so target/venv/bin/python clients/bench/bench.py \
-	  --rounds $(ROUNDS) $(if $(RECORD),--write)
+	  --rounds $(ROUNDS) --only '$(ONLY)' $(if $(CURATOR),--curator) $(if $(RECORD),--write)
+
+curator: ## the helper for Java beside other makers' locks, and Curator's in a ZooKeeper, which no other word downloads
+	@$(MAKE) --no-print-directory bench-clients ONLY=Java CURATOR=1 ROUNDS=1
 
 figures: ## write the figures that make bench has left in bench/results into docs/performance.md
 	@tools/install.sh rust

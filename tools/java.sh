@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # tools/java.sh ARGUMENT...: runs Maven in clients/java. What it downloads and builds lies under target/java.
-# tools/java.sh agent|bench builds that program with what it needs, and runs no test: the agent of tests/helpers, the
-# driver of clients/bench.
+# tools/java.sh agent|bench|curator builds that program with what it needs, and runs no test: the agent of
+# tests/helpers, the driver of clients/bench, or that with the one for Curator.
 # With REDIS_LOCK_NIGHTLY the tests run on the newest JDK in /usr/lib/jvm, and each place is waited at in both ways.
 set -euo pipefail
 cd "$(dirname "$0")/../clients/java"
 
 mvn() { command mvn -q -B -T 1C -Dmaven.repo.local="$PWD/../../target/java/repository" "$@"; }
 
-if [ "${1-}" = agent ] || [ "${1-}" = bench ]; then
-  mvn package -pl "$1" -am -DskipTests -Dmaven.javadoc.skip=true
-  exit
-fi
+case ${1-} in
+  agent | bench | curator)
+    mvn package -Pcurator -pl "$1" -am -DskipTests -Dmaven.javadoc.skip=true
+    exit
+    ;;
+esac
 if [ -n "${REDIS_LOCK_NIGHTLY-}" ]; then
   newest=0
   for file in /usr/lib/jvm/*/release; do

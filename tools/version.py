@@ -50,7 +50,7 @@ PACKAGES = {
     "redis-lock-client": "clients/rust",
     "server-api": "crates/server-api",
 }
-JAVA = ["core", "lettuce", "jedis", "kit", "micrometer", "shedlock", "spring", "boot", "agent", "bench", "tests"]
+JAVA = "core lettuce jedis kit micrometer shedlock spring boot agent bench curator tests".split()
 FUZZED = ["linked", "lock-core", "server-api"]
 # File, pattern whose first group is the version, how the version is written there.
 REPEATED = [
@@ -59,6 +59,7 @@ REPEATED = [
     ("clients/python/redis_lock_client/__init__.py", r'^__version__ = "(.*)"$', python),
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
     ("clients/java/README.md", r"^  <version>(.*)</version>$", str),
+    ("clients/java/README.md", r'redislock-lettuce:(.*)"\)', str),
     ("contrib/kubernetes/redis-lock.yaml", r"^ *image: redis-lock:(.*)$", str),
     *(
         (f"clients/java/{folder}pom.xml", r"-parent</artifactId>\n *<version>(.*)</version>$", str)

@@ -68,7 +68,8 @@ def main():
     jobs = matrix((folder / "ci.yml").read_text())
     if jobs != steps:
         lines.append(f".github/workflows/ci.yml runs {' '.join(jobs)}, and .ci/run {' '.join(steps)}")
-    night = shlex.split(re.search(r"^NIGHTLY = (.*)$", (ROOT / "Makefile").read_text(), re.M)[1])
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
+    night = shlex.split(re.search(r"^NIGHTLY = (.*)$", makefile, re.M)[1])
     jobs = matrix((folder / "nightly.yml").read_text())
     if jobs != night:
         lines.append(f".github/workflows/nightly.yml runs {', '.join(jobs)}, and make nightly {', '.join(night)}")

@@ -6,10 +6,11 @@ from typing import NamedTuple
 NOTIFY = " by NOTIFY"
 # What is measured. The last one is of owners who do nothing but wait.
 FREE, QUEUE, HELD = "one owner, a key that nobody else wants", "64 owners, one key", "the same, each holds it for 1 ms"
+CUT = "64 owners, one key, all connections cut each 250 ms"
 PLACES = "10,000 owners of one process wait for 1,000 keys"
 # Driver and server are not asked at the same moment.
 ERROR = 0.005
-SHORT = {FREE: "one owner", QUEUE: "64 owners", HELD: "64 owners, 1 ms", PLACES: "10,000 owners"}
+SHORT = {FREE: "one owner", QUEUE: "64 owners", HELD: "64 owners, 1 ms", CUT: "64 owners, cut", PLACES: "10,000 owners"}
 FIGURES = {
     "requests": "requests a lock",
     "opened": "connections opened a lock",
@@ -71,6 +72,7 @@ BARS = [
     *(Bar("Java", case, "server", 0.65, "Redisson") for case in (FREE, QUEUE)),
     Bar("Java", QUEUE, "even", 0.9, least=True),
     Bar("Java", HELD, "longest", 0.2, "Redisson"),
+    Bar("Java", CUT, "rate", 200, least=True),
 ]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures the helpers beside other makers' locks, in turns in one run, on a server of its own.
 
-    clients/bench/bench.py [--rounds 3] [--seconds 2] [--only WORD] [--write]
+    clients/bench/bench.py [--rounds 3] [--seconds 2] [--only WORD] [--curator] [--write]
 
-Prints tables, and which bars are reached; with --write that goes into docs/performance.md. `README.md` beside this
-file says how a driver speaks.
+Prints tables, and which bars are reached; with --write that goes into docs/performance.md. With --curator there is
+Curator, too. `README.md` beside this file says how a driver speaks.
 Needs REDIS_LOCK_MODULE, and REDIS_LOCK_SERVER or redis-server.
 """
 
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import redis
-from bars import FREE, HELD, NOTIFY, PLACES, QUEUE, verdicts
+from bars import CUT, FREE, HELD, NOTIFY, PLACES, QUEUE, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/performance.md"
@@ -33,6 +33,8 @@ NODE = [os.environ.get("REDIS_LOCK_NODE", str(ROOT / "target/node/bin/node")), s
 GO = [str(ROOT / "target/helpers/go-driver")]
 BUILT = ROOT / "target/java/redislock-bench"
 JAVA = ["java", "-cp", f"{BUILT}/classes:{BUILT}/libraries/*", "Driver"]
+WITH_CURATOR = BUILT.with_name("redislock-curator")
+ZOOKEEPER = ["java", "-cp", f"{WITH_CURATOR}/classes:{WITH_CURATOR}/libraries/*"]
 OURS = ["lock.acquire", "lock.extend", "lock.release"]
 SCRIPTS = ["set", "evalsha", "eval"]
 # The language, the kind as its driver knows it, the driver, and the commands that its library sends: the server counts
@@ -64,23 +66,29 @@ KINDS = [
     ("Java", "Redisson", JAVA, ["evalsha", "eval", "publish"]),
     ("Java", "Spring's RedisLockRegistry", JAVA, ["evalsha", "eval"]),
 ]
+CURATOR = ("Java", "Curator", [*ZOOKEEPER, "CuratorDriver"], [])
 # Each case with its owners, and how long each holds the lock. Who waits by NOTIFY takes no part in the first one.
-CASES = {FREE: (1, 0), QUEUE: (64, 0), HELD: (64, 1)}
-# Their owners are no threads.
-PLACES_OF = ("Node.js", "Go", "Java")
+CASES = {FREE: (1, 0), QUEUE: (64, 0), HELD: (64, 1), CUT: (64, 0)}
+CUT_EACH = 0.25
+# Which languages take part. In the first one owners are no threads.
+ONLY_OF = {PLACES: ("Node.js", "Go", "Java"), CUT: ("Java",)}
 HEAD = [
     *("locks", "locks/s", "best and worst owner", "longest wait, ms", "requests a lock"),
     *("client CPU, us a lock", "server CPU, us a lock", "connections: open, opened a lock"),
 ]
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Server:
     """A server with the module, in a folder of its own."""
 
     def __init__(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.folder = tempfile.TemporaryDirectory()
         program = os.environ.get("REDIS_LOCK_SERVER") or shutil.which("redis-server")
         settings = ["--port", str(self.port), "--save", "", "--dir", self.folder.name]
@@ -98,6 +106,9 @@ class Server:
                     raise
                 time.sleep(0.02)
 
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}"
+
     def close(self):
         self.process.kill()
         self.process.wait()
@@ -111,6 +122,10 @@ class Server:
 
     def connections(self):
         return len(self.client.client_list()) - 1
+
+    def cut(self):
+        for kind in ("normal", "pubsub"):
+            self.client.client_kill_filter(_type=kind, skipme=True)
 
     def memory(self):
         """Without what connections take."""
@@ -132,9 +147,63 @@ class Server:
         )
 
 
+class ZooKeeper:
+    """A ZooKeeper that awaits no disk, as the other server does not. It counts all requests: its clients only lock."""
+
+    def __init__(self):
+        self.port = free_port()
+        self.folder = tempfile.TemporaryDirectory()
+        settings = ["-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false"]
+        program = [*ZOOKEEPER, *settings, "org.apache.zookeeper.server.ZooKeeperServerMain"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([*program, str(self.port), self.folder.name], **quiet)
+        end = time.monotonic() + 60
+        while not self.answers():
+            if time.monotonic() > end or self.process.poll() is not None:
+                sys.exit("bench-clients: ZooKeeper does not start")
+            time.sleep(0.1)
+
+    def answers(self):
+        try:
+            return self.stat("Received") >= 0
+        except OSError:
+            return False
+
+    def stat(self, name):
+        """A number of what it says of itself."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as asked:
+            asked.sendall(b"srvr")
+            said = b"".join(iter(lambda: asked.recv(4096), b"")).decode()
+        found = re.search(rf"^{name}: (\d+)$", said, re.M)
+        return int(found[1]) if found else -1
+
+    def url(self):
+        return f"zookeeper://127.0.0.1:{self.port}"
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+    def empty(self):
+        """Without the session of the process before."""
+        while self.connections() > 0:
+            time.sleep(0.1)
+
+    def connections(self):
+        """Without the one that asks."""
+        return self.stat("Connections") - 1
+
+    def figures(self, _sends):
+        times = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        cpu = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+        opened, seconds = self.connections(), time.time()
+        return {"calls": self.stat("Received"), "cpu": cpu, "opened": opened, "seconds": seconds}
+
+
 def driven(server, kind, driver, keys, seconds=0.0, hold=0):
     """Starts a driver. Its pipes end it."""
-    plan = {"kind": kind, "url": f"redis://127.0.0.1:{server.port}", "keys": keys, "seconds": seconds, "hold_ms": hold}
+    plan = {"kind": kind, "url": server.url(), "keys": keys, "seconds": seconds, "hold_ms": hold}
     plan["blocking"] = 0 if NOTIFY in kind else len(keys)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     return subprocess.Popen([*driver, json.dumps(plan)], **pipes)
@@ -153,6 +222,10 @@ def measure(server, kind, driver, sends, case, seconds):
             await_ready(process, kind)
             before = server.figures(sends)
             print("go", file=process.stdin, flush=True)
+            end = time.monotonic() + seconds
+            while case == CUT and time.monotonic() < end:
+                time.sleep(CUT_EACH)
+                server.cut()
             said = json.loads(process.stdout.readline())
             after = server.figures(sends)
             connections = server.connections()
@@ -227,7 +300,8 @@ def text(server, kinds, runs, rounds, seconds):
     for case in CASES:
         measured = [(language, kind) for language, kind, *_ in kinds if (case, language, kind) in runs]
         rows = [row(language, kind, runs[case, language, kind]) for language, kind in measured]
-        lines += ["", f"{case[0].upper()}{case[1:]}:", "", *table(HEAD, rows)]
+        if rows:
+            lines += ["", f"{case[0].upper()}{case[1:]}:", "", *table(HEAD, rows)]
     helpers = [(language, kind) for language, kind, _, sends in kinds if sends is OURS]
     bars = table(["bar", "reached", "verdict"], verdicts(helpers, runs))
     return "\n".join([*lines, "", f"The bars, with {PLACES}:", "", *bars]) + "\n"
@@ -238,29 +312,36 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="", help="the kinds with this in their language or name")
+    parser.add_argument("--curator", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    kinds = [one for one in KINDS if options.only in f"{one[0]} {one[1]}"]
+    kinds = [one for one in [*KINDS, *[CURATOR] * options.curator] if options.only in f"{one[0]} {one[1]}"]
     server = Server()
+    zookeeper = ZooKeeper() if CURATOR in kinds else None
     try:
         runs = {}
         for number in range(options.rounds):
             for case in (*CASES, PLACES):
                 for language, kind, driver, sends in kinds:
-                    if case == PLACES and (NOTIFY not in kind or language not in PLACES_OF):
+                    if language not in ONLY_OF.get(case, (language,)):
+                        continue
+                    if case == PLACES and NOTIFY not in kind or case == CUT and kind == CURATOR[1]:
                         continue
                     if case == PLACES:
                         figures = measure_places(kind, driver)
                     elif case == FREE and NOTIFY in kind:
                         continue
                     else:
-                        figures = measure(server, kind, driver, sends, case, options.seconds)
+                        asked = zookeeper if zookeeper and kind == CURATOR[1] else server
+                        figures = measure(asked, kind, driver, sends, case, options.seconds)
                     runs.setdefault((case, language, kind), []).append(figures)
                     said = ", ".join(f"{name} {figure:,.2f}" for name, figure in figures.items())
                     print(f"{number + 1}: {case}: {language}: {kind}: {said}", file=sys.stderr)
         found = text(server, kinds, runs, options.rounds, options.seconds)
     finally:
         server.close()
+        if zookeeper:
+            zookeeper.close()
     print(found)
     if options.write:
         page = PAGE.read_text()

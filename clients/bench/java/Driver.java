@@ -25,27 +25,27 @@ import redislock.lettuce.LettuceTransport;
 import redislock.spi.Transport;
 
 /** Takes locks with a library for Java as fast as it can, as README.md of the folder above says. */
-public final class Driver {
-    private static final Duration LEASE = Duration.ofSeconds(10);
+public class Driver {
+    static final Duration LEASE = Duration.ofSeconds(10);
     /** What the virtual machine has for its translation, from its first lock on, before anything counts. */
     private static final Duration WARM = Duration.ofSeconds(3);
     /** A few owners are threads. More of them wait by futures. */
     private static final int THREADS = 100;
 
     /** Takes the lock of an owner, and returns what gives it back. */
-    private interface Taker {
+    interface Taker {
         AutoCloseable take(int owner) throws Exception;
     }
 
-    private final JSONObject plan;
-    private final List<String> keys;
+    final JSONObject plan;
+    final List<String> keys;
     private final long holdMs;
     private final CountDownLatch had;
     private final AtomicIntegerArray locks;
     private final AtomicInteger failed = new AtomicInteger();
     private final AtomicLong longest = new AtomicLong();
 
-    private Driver(JSONObject plan) {
+    Driver(JSONObject plan) {
         this.plan = plan;
         keys = plan.getJSONArray("keys").toList().stream().map(String::valueOf).toList();
         holdMs = plan.getLong("hold_ms");
@@ -64,7 +64,7 @@ public final class Driver {
         Runtime.getRuntime().halt(0);
     }
 
-    private void run() throws Exception {
+    final void run() throws Exception {
         long warm = System.nanoTime() + WARM.toNanos();
         start();
         had.await();
@@ -93,7 +93,8 @@ public final class Driver {
         return IntStream.range(0, keys.size()).map(locks::get).toArray();
     }
 
-    private void start() throws Exception {
+    /** Lets the owners begin. */
+    void start() throws Exception {
         String kind = plan.getString("kind").replace(" by NOTIFY", "");
         URI url = URI.create(plan.getString("url"));
         switch (kind) {
@@ -131,7 +132,7 @@ public final class Driver {
         else threads(owner -> own.exclusive(keys.get(owner)).acquire());
     }
 
-    private void threads(Taker taker) {
+    final void threads(Taker taker) {
         for (int owner = 0; owner < keys.size(); owner++) {
             int one = owner;
             Thread thread = new Thread(() -> repeat(taker, one));

@@ -53,6 +53,15 @@ class ConcurrentLockTest {
         return task.get(30, TimeUnit.SECONDS);
     }
 
+    /** By another thread, which gives it back. */
+    private static boolean isFree(Lock lock) throws Exception {
+        return elsewhere(() -> Backend.answered(() -> {
+            boolean isTaken = lock.tryLock();
+            if (isTaken) lock.unlock();
+            return isTaken;
+        }));
+    }
+
     @ParameterizedTest
     @EnumSource
     void a_thread_enters_again_by_any_view_and_leaves_as_often(Library library) throws Exception {
@@ -63,14 +72,10 @@ class ConcurrentLockTest {
             assertTrue(locks.exclusive("k").asLock().tryLock());
             assertTrue(lock.tryLock(1, TimeUnit.SECONDS));
             for (int count = 0; count < 3; count += 1) lock.unlock();
-            assertFalse(elsewhere(() -> lock.tryLock()));
-            assertEquals(1, locks.info("k").orElseThrow().holding());
+            assertFalse(isFree(lock));
+            assertEquals(1, Backend.answered(() -> locks.info("k")).orElseThrow().holding());
             lock.unlock();
-            assertTrue(elsewhere(() -> {
-                boolean isTaken = lock.tryLock();
-                lock.unlock();
-                return isTaken;
-            }));
+            assertTrue(isFree(lock));
         }
     }
 
@@ -82,7 +87,7 @@ class ConcurrentLockTest {
             assertThrows(IllegalMonitorStateException.class, lock::unlock);
             lock.lock();
             elsewhere(() -> assertThrows(IllegalMonitorStateException.class, lock::unlock));
-            assertTrue(locks.info("k").isPresent());
+            assertTrue(at(library).ask("LOCK.INFO", "k") != null);
             lock.unlock();
             assertThrows(UnsupportedOperationException.class, lock::newCondition);
         }
@@ -95,7 +100,7 @@ class ConcurrentLockTest {
             Lock lock = locks.asLock("k");
             lock.lock();
             long began = System.nanoTime();
-            assertFalse(elsewhere(() -> lock.tryLock(300, TimeUnit.MILLISECONDS)));
+            assertFalse(elsewhere(() -> Backend.answered(() -> lock.tryLock(300, TimeUnit.MILLISECONDS))));
             assertTrue(System.nanoTime() - began >= 300_000_000);
             CompletableFuture<Boolean> other = CompletableFuture.supplyAsync(() -> {
                 try {
@@ -104,7 +109,7 @@ class ConcurrentLockTest {
                     return false;
                 }
             });
-            Server.await("a waiter", () -> locks.info("k").orElseThrow().waiting() == 1);
+            Server.await("a waiter", () -> at(library).waiting("k") == 1);
             lock.unlock();
             assertTrue(other.get(20, TimeUnit.SECONDS));
         }
@@ -121,7 +126,7 @@ class ConcurrentLockTest {
             Thread.currentThread().interrupt();
             assertThrows(InterruptedException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
             Thread.currentThread().interrupt();
-            assertTrue(lock.tryLock(), "a try ignores it");
+            assertTrue(Backend.answered(() -> lock.tryLock()), "a try ignores it");
             assertTrue(Thread.interrupted(), "and keeps it");
 
             CompletableFuture<Boolean> stays = new CompletableFuture<>();
@@ -131,7 +136,7 @@ class ConcurrentLockTest {
                 lock.unlock();
             });
             waits.start();
-            Server.await("a waiter", () -> locks.info("k").orElseThrow().waiting() == 1);
+            Server.await("a waiter", () -> at(library).waiting("k") == 1);
             waits.interrupt();
             lock.unlock();
             assertTrue(stays.get(20, TimeUnit.SECONDS));
@@ -145,14 +150,10 @@ class ConcurrentLockTest {
         try (RedisLocks locks = at(library).builder(library).build()) {
             ReadWriteLock both = locks.asReadWriteLock("k");
             both.readLock().lock();
-            assertTrue(elsewhere(() -> {
-                boolean isTaken = both.readLock().tryLock();
-                both.readLock().unlock();
-                return isTaken;
-            }));
-            assertFalse(elsewhere(() -> both.writeLock().tryLock()));
-            assertFalse(both.writeLock().tryLock());
-            assertFalse(both.writeLock().tryLock(1, TimeUnit.MILLISECONDS));
+            assertTrue(isFree(both.readLock()));
+            assertFalse(isFree(both.writeLock()));
+            assertFalse(Backend.answered(() -> both.writeLock().tryLock()));
+            assertFalse(Backend.answered(() -> both.writeLock().tryLock(1, TimeUnit.MILLISECONDS)));
             assertThrows(DeadlockException.class, both.writeLock()::lock);
             both.readLock().unlock();
             both.writeLock().lock();
@@ -167,16 +168,12 @@ class ConcurrentLockTest {
             ReadWriteLock both = locks.asReadWriteLock("k");
             both.writeLock().lock();
             both.readLock().lock();
-            assertFalse(elsewhere(() -> both.readLock().tryLock()));
+            assertFalse(isFree(both.readLock()));
             both.writeLock().unlock();
-            assertEquals("read", locks.info("k").orElseThrow().mode());
-            assertTrue(elsewhere(() -> {
-                boolean isTaken = both.readLock().tryLock();
-                both.readLock().unlock();
-                return isTaken;
-            }));
+            assertEquals("read", Backend.answered(() -> locks.info("k")).orElseThrow().mode());
+            assertTrue(isFree(both.readLock()));
             both.readLock().unlock();
-            assertTrue(locks.info("k").isEmpty());
+            Server.await("nobody", () -> at(library).ask("LOCK.INFO", "k") == null);
         }
     }
 

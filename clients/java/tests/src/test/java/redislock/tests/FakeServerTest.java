@@ -116,7 +116,9 @@ class FakeServerTest {
             Hold first = locks.exclusive("a").acquireAsync().get(20, TimeUnit.SECONDS);
             Hold second = locks.exclusive("b").acquireAsync().get(20, TimeUnit.SECONDS);
             CompletableFuture<Hold> waits = locks.exclusive("b").within(first).acquireAsync();
-            assertThrows(DeadlockException.class, () -> locks.exclusive("a").within(second).acquire());
+            DeadlockException told =
+                    assertThrows(DeadlockException.class, () -> locks.exclusive("a").within(second).acquire());
+            for (Hold each : List.of(first, second)) assertTrue(told.getMessage().contains(each.owner()), told::getMessage);
             second.close();
             waits.get(20, TimeUnit.SECONDS).close();
         }
@@ -242,7 +244,7 @@ class FakeServerTest {
 
     private static boolean isGivenBack() throws Exception {
         try (FakeServer server = new FakeServer()) {
-            Late late = new Late(server.transport());
+            Late late = new Late(server.transport(), false);
             try (RedisLocks locks = RedisLocks.builder(late).lease(LEASE).build()) {
                 CompletableFuture<Hold> wait = locks.exclusive("k").acquireAsync();
                 Server.await("the request", () -> late.request != null);
@@ -258,14 +260,53 @@ class FakeServerTest {
         }
     }
 
-    /** Holds the first request for a lock back. */
+    @Test
+    void a_lease_counts_from_before_its_request() throws Exception {
+        while (!isCountedFromBefore()) {}
+    }
+
+    private static boolean isCountedFromBefore() throws Exception {
+        try (FakeServer server = new FakeServer()) {
+            Late late = new Late(server.transport(), false);
+            try (RedisLocks locks = RedisLocks.builder(late).lease(LEASE).build()) {
+                CompletableFuture<Hold> asked = locks.exclusive("k").acquireAsync();
+                Server.await("the request", () -> late.request != null);
+                server.advance(LEASE.dividedBy(4));
+                late.request.run();
+                Duration left = asked.get(20, TimeUnit.SECONDS).validFor();
+                if (System.nanoTime() - late.since > HEARD.toNanos()) return false;
+                assertTrue(left.compareTo(LEASE.dividedBy(4).multipliedBy(3)) <= 0, left::toString);
+                return true;
+            }
+        }
+    }
+
+    @Test
+    void two_requests_that_are_answered_are_one_hold() throws Exception {
+        try (FakeServer server = new FakeServer()) {
+            Late late = new Late(server.transport(), true);
+            try (RedisLocks locks = RedisLocks.builder(late).lease(LEASE).build()) {
+                Hold hold = locks.exclusive("k").acquireAsync().get(20, TimeUnit.SECONDS);
+                assertEquals(2, server.calls("LOCK.ACQUIRE"), "the first one was not heard");
+                late.request.run();
+                assertTrue(hold.check());
+                assertEquals(0, server.calls("LOCK.RELEASE"));
+                hold.close();
+                assertEquals(Optional.empty(), locks.info("k"));
+            }
+        }
+    }
+
+    /** Holds the first request for a lock back, or the answer to it. */
     private static final class Late implements Transport {
         private final Transport real;
+        private final boolean isAsked;
         volatile Runnable request;
         volatile long since;
 
-        Late(Transport real) {
+        Late(Transport real, boolean isAsked) {
             this.real = real;
+            this.isAsked = isAsked;
         }
 
         @Override
@@ -306,7 +347,12 @@ class FakeServerTest {
                 }
                 CompletableFuture<Object> reply = new CompletableFuture<>();
                 since = System.nanoTime();
-                request = () -> connection.send(requests, millis, isDirect).get(0).thenAccept(reply::complete);
+                if (isAsked) {
+                    CompletableFuture<Object> answer = connection.send(requests, millis, isDirect).get(0);
+                    request = () -> answer.thenAccept(reply::complete);
+                } else {
+                    request = () -> connection.send(requests, millis, isDirect).get(0).thenAccept(reply::complete);
+                }
                 return List.of(reply);
             }
 

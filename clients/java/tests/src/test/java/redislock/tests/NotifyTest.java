@@ -74,7 +74,7 @@ class NotifyTest {
                     return hold.fence();
                 }));
             }
-            Server.await("all to wait", () -> locks.info("k").orElseThrow().waiting() == 201);
+            Server.await("all to wait", () -> server.waiting("k") == 201);
             assertTrue(server.clients() <= 2);
             first.close();
             opens.get(20, TimeUnit.SECONDS).close();
@@ -89,6 +89,24 @@ class NotifyTest {
             long thirds = (System.nanoTime() - began) / 7_000_000_000L;
             assertTrue(requests >= 600 && requests < 660 + 200 * thirds, "requests: " + requests);
             assertTrue(server.number("lock_notified") >= 201);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void thousands_of_waits_for_hundreds_of_keys_are_all_served_over_two_connections(Library library) throws Exception {
+        int keys = System.getenv("REDIS_LOCK_NIGHTLY") == null ? 200 : 1_000;
+        try (RedisLocks locks = told(library)) {
+            List<CompletableFuture<Void>> all = new ArrayList<>();
+            for (int wait = 0; wait < 10 * keys; wait += 1) {
+                all.add(locks.exclusive("k" + wait % keys).acquireAsync().thenCompose(Hold::releaseAsync));
+            }
+            CompletableFuture<Void> last = CompletableFuture.allOf(all.toArray(CompletableFuture<?>[]::new));
+            while (!last.isDone()) {
+                assertTrue(server.clients() <= 2);
+                Thread.sleep(20);
+            }
+            last.join();
         }
     }
 

@@ -92,11 +92,7 @@ final class Server implements Backend, AutoCloseable {
     @Override
     public long calls(String command) {
         try (Jedis jedis = client()) {
-            for (String line : jedis.info("commandstats").split("\r\n")) {
-                String head = "cmdstat_" + command + ":calls=";
-                if (line.startsWith(head)) return Long.parseLong(line.substring(head.length(), line.indexOf(',')));
-            }
-            return 0;
+            return number(jedis, "commandstats", "cmdstat_" + command + ":calls=");
         }
     }
 
@@ -115,8 +111,15 @@ final class Server implements Backend, AutoCloseable {
 
     /** A number of INFO lock. */
     long number(String name) {
-        return text("INFO", "lock").lines().filter(line -> line.startsWith(name + ":")).findFirst()
-                .map(line -> Long.parseLong(line.substring(name.length() + 1))).orElse(0L);
+        try (Jedis jedis = client()) {
+            return number(jedis, "lock", name + ":");
+        }
+    }
+
+    /** A number of a section of INFO, by what is before it; 0 if it is not there. */
+    static long number(Jedis jedis, String section, String head) {
+        return jedis.info(section).lines().filter(line -> line.startsWith(head)).findFirst()
+                .map(line -> Long.parseLong(line.substring(head.length()).split(",")[0])).orElse(0L);
     }
 
     static void await(String what, BooleanSupplier isSo) {

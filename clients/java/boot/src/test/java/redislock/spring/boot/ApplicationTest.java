@@ -134,6 +134,14 @@ class ApplicationTest {
         return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
     }
 
+    /** Once it has this status: on a busy machine the server may be too late with its answer. */
+    private static String health(ConfigurableApplicationContext context, int status) throws Exception {
+        for (; ; ) {
+            HttpResponse<String> health = page(context, "/actuator/health");
+            if (health.statusCode() == status) return health.body();
+        }
+    }
+
     @Test
     void the_page_of_frameworks_has_what_runs_here() throws Exception {
         Path root = Path.of(Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../.."));
@@ -153,17 +161,16 @@ class ApplicationTest {
             assertEquals("TAKEN_AWAY TAKEN_AWAY", page(context, "/broken").body());
             assertTrue(context.getBean(LockProvider.class) instanceof RedisLockProvider);
             assertTrue(context.getBean(LockRegistry.class) instanceof RedisLockRegistry);
-            String figures = page(context, "/actuator/metrics/redis.lock.wait?tag=locks:shop").body();
-            assertTrue(figures.contains("\"COUNT\",\"value\":2"), figures);
-            HttpResponse<String> health = page(context, "/actuator/health");
-            assertEquals(200, health.statusCode());
-            assertTrue(health.body().contains("\"redisLock\":{\"status\":\"UP\"}"), health.body());
+            // They are told by another thread.
+            String figures = "";
+            while (!figures.contains("\"COUNT\",\"value\":2")) {
+                figures = page(context, "/actuator/metrics/redis.lock.wait?tag=locks:shop").body();
+            }
+            assertTrue(health(context, 200).contains("\"redisLock\":{\"status\":\"UP\"}"));
             SERVER.stop();
-            health = page(context, "/actuator/health");
-            assertEquals(503, health.statusCode());
-            assertTrue(health.body().contains("\"redisLock\":{\"status\":\"DOWN\"}"), health.body());
+            assertTrue(health(context, 503).contains("\"redisLock\":{\"status\":\"DOWN\"}"));
             SERVER.start();
-            assertEquals(200, page(context, "/actuator/health").statusCode());
+            health(context, 200);
         }
     }
 
