@@ -42,6 +42,7 @@ type engine struct {
 	now       func() time.Duration
 	logger    *slog.Logger
 	trouble   func(Trouble)
+	figures   *figures
 	slots     chan struct{} // for waits that block
 	prefix    string        // of the names of channels
 	queueMost atomic.Int64  // the most that the server allows for QUEUE, or 0: not known
@@ -166,7 +167,9 @@ func (e *engine) tell(kind, key string, err error) {
 	}
 	e.logger.Warn("redislock: "+kind, "key", key, "error", err)
 	if e.trouble != nil {
-		e.run(func() { e.trouble(Trouble{Kind: kind, Key: key, Err: err}) })
+		e.run(func() {
+			e.survive("the function of WithTrouble", func() { e.trouble(Trouble{Kind: kind, Key: key, Err: err}) })
+		})
 	}
 }
 

@@ -56,11 +56,17 @@ func (e *engine) acquire(ctx context.Context, t *terms, o *owner) (*held, error)
 	if t.wait >= 0 {
 		w.limits, w.end = true, time.Now().Add(t.wait)
 	}
+	began := e.now()
 	hold, err := w.stand(ctx)
 	if hold != nil {
+		e.figures.tell(figureWaited, began)
 		w.part()
-		e.over("unreachable", "no module", "no right", "memory", "refused")
+		e.over("unreachable", "no module", "old module", "no right", "memory", "refused")
 		return hold, nil
+	}
+	isOver := errors.Is(ctx.Err(), context.DeadlineExceeded) && w.asked && !errors.Is(err, ErrUnavailable)
+	if isOver || errors.Is(err, ErrHeld) {
+		e.figures.tell(figureRefused, began)
 	}
 	w.leave(ctx)
 	return nil, err
@@ -84,7 +90,8 @@ func (w *wait) stand(ctx context.Context) (*held, error) {
 			return hold, nil
 		}
 		if hold != nil {
-			hold.end(ErrReleased)
+			// Nobody has held it.
+			hold.end(ErrClosed)
 		}
 		var reply *ServerError
 		if w.terms.oldClients && errors.As(err, &reply) && reply.Code == "WRONGTYPE" {

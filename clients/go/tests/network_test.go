@@ -22,16 +22,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// calls is how often the server was asked for a command.
-func (s *stage) calls(command string) int {
-	s.Helper()
-	text, err := s.admin.Info(s.ctx, "commandstats").Result()
-	s.must(err)
+// calls is how often a server was asked for a command.
+func calls(t testing.TB, server *redis.Client, command string) int64 {
+	t.Helper()
+	text, err := server.Info(bg, "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
 	found := regexp.MustCompile(`cmdstat_` + strings.ToLower(command) + `:calls=(\d+)`).FindStringSubmatch(text)
 	if found == nil {
 		return 0
 	}
-	count, _ := strconv.Atoi(found[1])
+	count, _ := strconv.ParseInt(found[1], 10, 64)
 	return count
 }
 
