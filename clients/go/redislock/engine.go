@@ -31,7 +31,7 @@ const (
 	readOnTime    = time.Second            // after so long a request that was given up is released once more
 	pauseMin      = 100 * time.Millisecond
 	pauseMax      = time.Second
-	cutPause      = 5 * time.Millisecond // before asking again when a parked request was cut off
+	cutPause      = 5 * time.Millisecond // before asking again when a request was cut off, the first time
 	redirectsMost = 5
 	blockingMost  = 32
 )

@@ -72,7 +72,7 @@ func (f *figures) tell(what figure, since time.Duration) {
 	}
 }
 
-// pass ends when nothing is left. What is dropped finds the queue full: it is told after the next one.
+// pass ends when nothing is left. What is dropped finds the queue full, so it is told before the next one.
 func (f *figures) pass() {
 	for {
 		f.mu.Lock()
@@ -84,10 +84,10 @@ func (f *figures) pass() {
 		one, dropped := f.queue[0], f.dropped
 		f.queue, f.dropped = f.queue[1:], 0
 		f.mu.Unlock()
-		f.engine.survive("the listener", func() { f.listener.hear(one) })
 		if dropped > 0 && f.listener.Dropped != nil {
 			f.engine.survive("the listener", func() { f.listener.Dropped(dropped) })
 		}
+		f.engine.survive("the listener", func() { f.listener.hear(one) })
 	}
 }
 

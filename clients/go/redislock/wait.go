@@ -162,7 +162,7 @@ func (w *wait) ask(ctx context.Context) (*held, time.Duration, error) {
 		return nil, 0, nil
 	}
 	if reply.Err != nil {
-		return nil, w.after(reply.Err, time.Since(begin), before, unsent), reply.Err
+		return nil, w.after(reply.Err, before, unsent), reply.Err
 	}
 	w.mute, w.pause = false, pauseMin
 	if reply.Value == nil {
@@ -210,7 +210,7 @@ func (w *wait) isLearned(err error, before bool) bool {
 }
 
 // after notes what an error means, and returns how long to pause.
-func (w *wait) after(err error, lay time.Duration, before, unsent bool) time.Duration {
+func (w *wait) after(err error, before, unsent bool) time.Duration {
 	var reply *ServerError
 	if errors.As(err, &reply) {
 		w.mute = false
@@ -231,7 +231,7 @@ func (w *wait) after(err error, lay time.Duration, before, unsent bool) time.Dur
 		return w.backOff()
 	}
 	w.doubt = true
-	if lay >= pauseMin && w.pause == pauseMin {
+	if w.pause == pauseMin {
 		w.pause *= 2
 		return cutPause
 	}

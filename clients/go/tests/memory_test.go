@@ -58,12 +58,12 @@ type tappedConn struct {
 	close  func()
 }
 
-func (c tappedConn) Close() error {
+func (c *tappedConn) Close() error {
 	c.close()
 	return c.Conn.Close()
 }
 
-func (c tappedConn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
+func (c *tappedConn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
 	t := c.tapped
 	t.most.Store(max(t.most.Load(), int64(len(requests))))
 	t.mu.Lock()
@@ -95,7 +95,7 @@ func (c tappedConn) Do(ctx context.Context, requests []redislock.Request) []redi
 }
 
 // isOver waits until the server hangs no more. False: the time of the request is over before.
-func (c tappedConn) isOver(hangs chan struct{}, deadline time.Time) bool {
+func (c *tappedConn) isOver(hangs chan struct{}, deadline time.Time) bool {
 	limit := time.NewTimer(time.Until(deadline))
 	defer limit.Stop()
 	select {
@@ -115,7 +115,7 @@ func (t *tapped) Dial(ctx context.Context, address string) (redislock.Conn, erro
 	t.dialled.Add(1)
 	t.open.Add(1)
 	closed := make(chan struct{})
-	return tappedConn{conn, t, closed, sync.OnceFunc(func() { t.open.Add(-1); close(closed) })}, nil
+	return &tappedConn{conn, t, closed, sync.OnceFunc(func() { t.open.Add(-1); close(closed) })}, nil
 }
 
 func (t *tapped) Subscribe(
