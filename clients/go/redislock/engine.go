@@ -294,7 +294,7 @@ func isRedirect(err error, failure **ServerError) bool {
 type owner struct {
 	name string
 	mu   sync.Mutex
-	busy map[string]chan struct{} // keys that are asked for, held, or not yet given back; closed when they are
+	busy []string // keys that are asked for, held, or not yet given back: few
 }
 
 var home = func() string {
@@ -313,28 +313,18 @@ func (o *owner) enter(keys []string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, key := range keys {
-		if o.busy[key] != nil {
+		if slices.Contains(o.busy, key) {
 			return invalid(fmt.Sprintf("key %q twice under one owner", key))
 		}
 	}
-	if o.busy == nil {
-		o.busy = make(map[string]chan struct{}, len(keys))
-	}
-	for _, key := range keys {
-		o.busy[key] = make(chan struct{})
-	}
+	o.busy = append(o.busy, keys...)
 	return nil
 }
 
 func (o *owner) leave(keys []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, key := range keys {
-		if o.busy[key] != nil {
-			close(o.busy[key])
-			delete(o.busy, key)
-		}
-	}
+	o.busy = slices.DeleteFunc(o.busy, func(key string) bool { return slices.Contains(keys, key) })
 }
 
 // --- terms ---
