@@ -245,12 +245,12 @@ func TestManyLocksAreRenewedTogether(t *testing.T) {
 	onEachAtOnce(t, func(s *stage) {
 		var holds []*redislock.Hold
 		for n := range 200 {
-			hold, err := s.client.Lock(s.ctx, fmt.Sprintf("%s:%d", s.key, n), redislock.WithLease(3*time.Second))
+			hold, err := s.client.Lock(s.ctx, fmt.Sprintf("%s:%d", s.key, n), redislock.WithLease(safeLease))
 			s.must(err)
 			holds = append(holds, hold)
 		}
 		dialled := s.proxy.dialled.Load()
-		time.Sleep(4 * time.Second)
+		time.Sleep(safeLease + 2*time.Second)
 		for _, hold := range holds {
 			s.must(hold.Err())
 			s.must(hold.Unlock(s.ctx))
