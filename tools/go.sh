@@ -24,6 +24,7 @@ use (
 	"$root/clients/go"
 	"$root/clients/go/lockgocron"
 	"$root/clients/go/lockgoredis"
+	"$root/clients/go/lockotel"
 	"$root/clients/go/lockredigo"
 	"$root/clients/go/lockrueidis"
 	"$root/clients/go/tests"

@@ -51,6 +51,7 @@ OWN = {
             "own::the_helper_for_node_waits_by_messages",
         ],
     ),
+    "Go": ("clients/go/tests/*_test.go", "func {}(", ["own::the_tests_of_the_helper_for_go_pass"]),
     "Rust": ("clients/rust/tests/locks/*.rs", "fn {}(", None),
 }
 NO_CLOCK = "not run: no test can set its clock"
@@ -59,96 +60,115 @@ PLAYED_APART = {
     "many locks of a far server": (
         "test_many_locks_of_a_far_server_are_kept_by_threads",
         "keeps 450 locks of a server that is far away, and renews them together",
+        "TestManyLocksOfAFarServerAreKept",
         "many_locks_at_a_far_server_are_kept",
     ),
     "all connections die without a word, and new ones are well": (
         "test_connections_that_died_together_without_a_word_cost_no_lock",
         "goes on over new connections when all die without a word",
+        "TestConnectionsThatDieWithoutAWordCostNoLock",
         "renewals_go_on_over_a_new_connection_when_old_ones_died_without_a_word",
     ),
     "the server has no connection left": (
         "test_a_held_lock_outlives_the_servers_last_connection",
         "holds and waits where no more connections can be had",
+        "TestNoLockIsLostWhileTheServerTakesNoMoreConnections",
         "no_lock_is_lost_while_the_server_takes_no_more_connections",
     ),
     "the process has no descriptor left": (
         "test_a_held_lock_outlives_the_last_descriptor",
         "not run: it cannot set its limit",
         "not run: its tests share a process",
+        "not run: its tests share a process",
     ),
     "a burst of locks, then one: how many connections": (
         "test_a_burst_leaves_few_connections",
         "has few connections for many waits, and keeps fewer",
+        "TestABurstOfWaitsLeavesFewConnections",
         "more_waits_than_connections_are_all_served_and_what_is_idle_is_closed",
     ),
     "more waits than may block": (
         "test_more_waits_than_may_block_take_turns_over_few_connections",
         "has few connections for many waits, and keeps fewer",
+        "TestWaitsOpenNoMoreConnectionsThanTheyMay",
         "more_waits_than_connections_are_all_served_and_what_is_idle_is_closed",
     ),
     "the program ends while a lock is held, returns or raises": (
         "test_a_program_ends_although_a_lock_is_held",
         "keeps a process alive while it waits, and not while it holds",
+        "not run: goroutines keep no program",
         "a_guard_that_is_dropped_releases_and_so_does_a_panic",
     ),
     "a clock jumps, and timers do not": (
         "test_a_loss_is_told_within_a_second_although_a_clock_jumps",
         "is lost when the machine slept for longer than the lease",
+        "TestALossIsToldWithinASecondWhenTheClockJumps",
         NO_CLOCK,
     ),
     "memory is full": (
         "test_memory_that_is_full_is_waited_for_in_the_place",
         "waits while memory is full, and says so once",
+        "TestAWaitBearsAServerWithoutMemory",
         "full_memory_is_waited_out_in_place",
     ),
     "a callback fails": (
         "test_a_callback_that_raises_or_takes_its_time_harms_nothing",
         "tells of losses and of renewals that fail, and a callback that fails harms nothing",
+        "TestAFunctionOfTheApplicationThatPanicsHarmsNothing",
         "a_callback_that_panics_at_a_renewal_ends_no_other_renewal",
     ),
     "a server hangs in a try": (
         "test_to_try_once_at_a_server_that_hangs_takes_one_time_for_an_answer",
         "leaves nothing behind when a server hangs in a try",
+        "TestAServerThatHangsHoldsUpItsCallersForAShortTime",
         "an_attempt_at_a_server_that_hangs_is_answered_in_time_and_leaves_nothing",
     ),
     "a server hangs in a wait": (
         "test_a_wait_that_ends_while_the_server_hangs_is_released_later",
         "leaves nothing behind when a server hangs in a wait",
+        "TestACancelWhileTheServerHangsLeavesNothing",
         "a_cancel_is_prompt_and_leaves_nothing_though_the_server_hangs",
     ),
     "a server hangs in a release": (
         "test_a_release_without_an_answer_is_repeated",
         "repeats a release that had no answer until it has one",
+        "TestAReleaseWithoutAnAnswerIsRepeated",
         "a_release_without_an_answer_is_repeated_until_there_is_one",
     ),
     "a server hangs in a renewal": (
         "test_what_goes_on_when_a_server_hangs_is_the_renewal_of_other_servers",
         "renews on one server while another hangs",
+        "TestANodeThatHangsDelaysNoRenewalOfOthers",
         "a_server_that_hangs_does_not_delay_the_renewal_on_others",
     ),
     "a wrong port": (
         "test_a_wrong_port_is_told_at_the_first_failed_attempt",
         "says at the first attempt that there is no server, no module, or no right",
+        "TestTroubleIsToldAtOnce",
         "what_goes_wrong_is_told_at_the_first_attempt",
     ),
     "no module, or no right": (
         "test_a_server_without_the_module_is_told_in_a_sentence",
         "says at the first attempt that there is no server, no module, or no right",
+        "TestAServerThatGivesNoLocksIsTold",
         "what_goes_wrong_is_told_at_the_first_attempt",
     ),
     "a key prefix of the client": (
         "not run: redis-py has none",
         "has fences as numbers, whatever the client makes of numbers",
+        "not run: its libraries have none",
         "not run: its library has none",
     ),
     "a key that is bytes": (
         "test_a_key_may_be_anything_like_bytes",
         "not run: keys are strings",
+        "not run: a string has any bytes",
         "not run: all keys are bytes",
     ),
     "a fork while a lock is held": (
         "test_a_child_of_a_fork_shares_no_connection_with_its_parent",
         "not run: Node.js has no fork",
+        "not run: a program in Go does not fork",
         "not run: a safe program has no fork",
     ),
 }

@@ -72,7 +72,7 @@ func (t *transport) open(ctx context.Context, address string) (redislock.Conn, e
 			one.conn.Close()
 			return nil, fmt.Errorf("%w: a connection of redigo must be a redis.ConnWithTimeout", redislock.ErrInvalid)
 		}
-		return &conn{limits}, nil
+		return greeted(ctx, &conn{limits})
 	case <-ctx.Done():
 		go func() {
 			if one := <-found; one.conn != nil {
@@ -81,6 +81,24 @@ func (t *transport) open(ctx context.Context, address string) (redislock.Conn, e
 		}()
 		return nil, context.Cause(ctx)
 	}
+}
+
+// greeted is the connection if the server serves it: one that has no more of them says so to the first request.
+func greeted(ctx context.Context, c *conn) (redislock.Conn, error) {
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	value, err := c.DoWithTimeout(0, "PING")
+	err = replyOf(value, err).Err
+	if !stop() {
+		c.Close()
+		return nil, context.Cause(ctx)
+	}
+	// A user who may not send PING may have the right to lock.
+	var refusal *redislock.ServerError
+	if err != nil && !(errors.As(err, &refusal) && refusal.Code == "NOPERM") {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 type conn struct{ redis.ConnWithTimeout }

@@ -31,7 +31,7 @@ const (
 	readOnTime    = time.Second            // after so long a request that was given up is released once more
 	pauseMin      = 100 * time.Millisecond
 	pauseMax      = time.Second
-	cutPause      = 5 * time.Millisecond // before asking again when a parked request was cut off
+	cutPause      = 5 * time.Millisecond // before asking again when a request was cut off, the first time
 	redirectsMost = 5
 	blockingMost  = 32
 )
@@ -42,6 +42,7 @@ type engine struct {
 	now       func() time.Duration
 	logger    *slog.Logger
 	trouble   func(Trouble)
+	figures   *figures
 	slots     chan struct{} // for waits that block
 	prefix    string        // of the names of channels
 	queueMost atomic.Int64  // the most that the server allows for QUEUE, or 0: not known
@@ -166,7 +167,9 @@ func (e *engine) tell(kind, key string, err error) {
 	}
 	e.logger.Warn("redislock: "+kind, "key", key, "error", err)
 	if e.trouble != nil {
-		e.run(func() { e.trouble(Trouble{Kind: kind, Key: key, Err: err}) })
+		e.run(func() {
+			e.survive("the function of WithTrouble", func() { e.trouble(Trouble{Kind: kind, Key: key, Err: err}) })
+		})
 	}
 }
 
@@ -291,7 +294,7 @@ func isRedirect(err error, failure **ServerError) bool {
 type owner struct {
 	name string
 	mu   sync.Mutex
-	busy map[string]chan struct{} // keys that are asked for, held, or not yet given back; closed when they are
+	busy []string // keys that are asked for, held, or not yet given back: few
 }
 
 var home = func() string {
@@ -310,28 +313,18 @@ func (o *owner) enter(keys []string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, key := range keys {
-		if o.busy[key] != nil {
+		if slices.Contains(o.busy, key) {
 			return invalid(fmt.Sprintf("key %q twice under one owner", key))
 		}
 	}
-	if o.busy == nil {
-		o.busy = make(map[string]chan struct{}, len(keys))
-	}
-	for _, key := range keys {
-		o.busy[key] = make(chan struct{})
-	}
+	o.busy = append(o.busy, keys...)
 	return nil
 }
 
 func (o *owner) leave(keys []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, key := range keys {
-		if o.busy[key] != nil {
-			close(o.busy[key])
-			delete(o.busy, key)
-		}
-	}
+	o.busy = slices.DeleteFunc(o.busy, func(key string) bool { return slices.Contains(keys, key) })
 }
 
 // --- terms ---

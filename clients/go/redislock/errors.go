@@ -62,6 +62,8 @@ func explained(err error) error {
 		return because(ErrDeadlock, err)
 	case isUnknown(reply):
 		return because(ErrUnsupported, fmt.Errorf("the server has no module redis_lock: %w", err))
+	case isOld(reply):
+		return because(ErrUnsupported, fmt.Errorf("the server's module redis_lock is too old: this needs 1.0 or newer: %w", err))
 	case reply.passes():
 		return because(ErrUnavailable, err)
 	}
@@ -70,10 +72,13 @@ func explained(err error) error {
 
 func isUnknown(reply *ServerError) bool { return reply.says("unknown command") }
 
+// isOld is true if the module does not know what a request asks for.
+func isOld(reply *ServerError) bool { return reply.says("unknown option") }
+
 // A Trouble is something that an operator should know. Each kind is told once, and again after it was over.
 type Trouble struct {
-	// Kind is "unreachable", "no module", "no right", "memory", "refused", "notify", "renewal", "release", "lost" or
-	// "forgotten".
+	// Kind is "unreachable", "no module", "old module", "no right", "memory", "refused", "notify", "renewal", "release",
+	// "lost" or "forgotten".
 	Kind string
 	Key  string
 	Err  error
@@ -88,6 +93,8 @@ func troubleOf(err error) string {
 	switch {
 	case isUnknown(reply):
 		return "no module"
+	case isOld(reply):
+		return "old module"
 	case reply.Code == "NOPERM" || reply.Code == "NOAUTH" || reply.Code == "WRONGPASS":
 		return "no right"
 	case reply.Code == "OOM" || reply.Code == "LIMIT":

@@ -107,9 +107,16 @@ func WithLogger(logger *slog.Logger) ClientOption {
 	return clientOption(func(c *Client) { c.engine.logger = logger })
 }
 
-// WithTrouble sets a function that is told of each kind of Trouble once. It runs in a goroutine of its own.
+// WithTrouble sets a function that is told of each kind of Trouble once. It runs in a goroutine of its own. A panic of it
+// is logged.
 func WithTrouble(tell func(Trouble)) ClientOption {
 	return clientOption(func(c *Client) { c.engine.trouble = tell })
+}
+
+// WithListener sets what hears the figures of all locks. Its functions run in one goroutine, in the order of what happened.
+// One that panics or takes long harms no lock: 1,024 calls wait for it at most. Close waits for what is under way.
+func WithListener(listener Listener) ClientOption {
+	return clientOption(func(c *Client) { c.engine.figures = &figures{engine: c.engine, listener: listener} })
 }
 
 // WithClock sets the clock by which locks are valid, for tests. On Linux it is CLOCK_BOOTTIME without this option,
@@ -401,6 +408,24 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 		return false, &Error{h.Key(), errors.Join(context.Cause(ctx), explained(err))}
 	}
 	return h.held.check() == nil, nil
+}
+
+// SetNote replaces the note, such as by how far the work is: of all keys, if there are several. The lease begins anew.
+func (h *Hold) SetNote(ctx context.Context, note string) error {
+	if err := h.held.check(); err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return &Error{h.Key(), cause}
+	}
+	isHeld, err := h.held.extend(ctx, time.Now().Add(answerTime), "NOTE", note)
+	if err != nil {
+		return &Error{h.Key(), errors.Join(context.Cause(ctx), explained(err))}
+	}
+	if !isHeld {
+		h.held.lose(errors.New("the server says so"))
+	}
+	return h.held.check()
 }
 
 // Guard runs a command in Redis if the first key is held in that moment, and returns its reply: an int64, a string,

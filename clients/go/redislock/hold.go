@@ -17,6 +17,7 @@ type held struct {
 	terms  *terms
 	owner  *owner
 	fences []int64
+	since  time.Duration // when it was granted
 
 	mu         sync.Mutex
 	validUntil time.Duration // by the clock of the engine
@@ -42,7 +43,7 @@ type held struct {
 type watcher struct{ cancel context.CancelCauseFunc }
 
 func newHeld(e *engine, t *terms, o *owner, fences []int64, sent time.Duration) *held {
-	h := &held{engine: e, terms: t, owner: o, fences: fences, done: make(chan struct{}), at: -1}
+	h := &held{engine: e, terms: t, owner: o, fences: fences, since: e.now(), done: make(chan struct{}), at: -1}
 	if t.max > 0 {
 		h.lapses = sent + t.max
 	}
@@ -97,9 +98,10 @@ func isMissing(reply Reply) (bool, error) {
 }
 
 // extend begins the lease anew. False: it is not held.
-func (h *held) extend(ctx context.Context, deadline time.Time) (bool, error) {
+func (h *held) extend(ctx context.Context, deadline time.Time, more ...string) (bool, error) {
 	sent := h.engine.now()
-	missing, _, err := h.ask(ctx, deadline, h.each("LOCK.EXTEND", "PX", millis(h.terms.lease)))
+	more = append([]string{"PX", millis(h.terms.lease)}, more...)
+	missing, _, err := h.ask(ctx, deadline, h.each("LOCK.EXTEND", more...))
 	if err != nil || missing {
 		return false, err
 	}
@@ -158,6 +160,7 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 	if err == nil {
 		h.engine.over("renewal")
 	} else if !isRedirected {
+		h.engine.figures.tell(figureRenewalFailed, 0)
 		h.engine.tell("renewal", h.terms.key(), err)
 	}
 }
@@ -205,6 +208,12 @@ func (h *held) end(why error) bool {
 	h.mu.Unlock()
 	for one := range watchers {
 		one.cancel(h.err)
+	}
+	switch {
+	case errors.Is(why, ErrLost):
+		h.engine.figures.tell(figureLost, h.since)
+	case errors.Is(why, ErrReleased):
+		h.engine.figures.tell(figureHeld, h.since)
 	}
 	return true
 }

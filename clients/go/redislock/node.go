@@ -184,11 +184,20 @@ func (n *node) closeIdle() {
 	}
 }
 
-// exchange sends requests that are nobody else's, over a shared connection.
+// exchange sends requests that are nobody else's, over a shared connection. With fresh it is a new one, unless none can
+// be had.
 func (n *node) exchange(ctx context.Context, deadline time.Time, requests []Request, fresh bool) ([]Reply, error) {
 	dial, cancel := context.WithDeadline(ctx, deadline)
 	conn, _, err := n.take(dial, forAll, fresh)
 	cancel()
+	if fresh && err == nil {
+		// Those may have died as the last one did.
+		n.closeIdle()
+	} else if fresh {
+		if kept := n.takeIdle(forAll); kept != nil {
+			conn, err = kept, nil
+		}
+	}
 	if err != nil {
 		n.engine.forget(n.address)
 		return nil, err

@@ -224,9 +224,6 @@ func renew(at *node, batch []*held) {
 		limit = min(limit, h.terms.lease/6)
 		fresh = fresh || h.fresh
 	}
-	if fresh {
-		at.closeIdle()
-	}
 	sent := at.engine.now()
 	replies, err := at.exchange(context.Background(), time.Now().Add(limit), requests, fresh)
 	for _, h := range batch {

@@ -56,11 +56,17 @@ func (e *engine) acquire(ctx context.Context, t *terms, o *owner) (*held, error)
 	if t.wait >= 0 {
 		w.limits, w.end = true, time.Now().Add(t.wait)
 	}
+	began := e.now()
 	hold, err := w.stand(ctx)
 	if hold != nil {
+		e.figures.tell(figureWaited, began)
 		w.part()
-		e.over("unreachable", "no module", "no right", "memory", "refused")
+		e.over("unreachable", "no module", "old module", "no right", "memory", "refused")
 		return hold, nil
+	}
+	isOver := errors.Is(ctx.Err(), context.DeadlineExceeded) && w.asked && !errors.Is(err, ErrUnavailable)
+	if isOver || errors.Is(err, ErrHeld) {
+		e.figures.tell(figureRefused, began)
 	}
 	w.leave(ctx)
 	return nil, err
@@ -84,7 +90,8 @@ func (w *wait) stand(ctx context.Context) (*held, error) {
 			return hold, nil
 		}
 		if hold != nil {
-			hold.end(ErrReleased)
+			// Nobody has held it.
+			hold.end(ErrClosed)
 		}
 		var reply *ServerError
 		if w.terms.oldClients && errors.As(err, &reply) && reply.Code == "WRONGTYPE" {
@@ -155,7 +162,7 @@ func (w *wait) ask(ctx context.Context) (*held, time.Duration, error) {
 		return nil, 0, nil
 	}
 	if reply.Err != nil {
-		return nil, w.after(reply.Err, time.Since(begin), before, unsent), reply.Err
+		return nil, w.after(reply.Err, before, unsent), reply.Err
 	}
 	w.mute, w.pause = false, pauseMin
 	if reply.Value == nil {
@@ -203,7 +210,7 @@ func (w *wait) isLearned(err error, before bool) bool {
 }
 
 // after notes what an error means, and returns how long to pause.
-func (w *wait) after(err error, lay time.Duration, before, unsent bool) time.Duration {
+func (w *wait) after(err error, before, unsent bool) time.Duration {
 	var reply *ServerError
 	if errors.As(err, &reply) {
 		w.mute = false
@@ -224,7 +231,7 @@ func (w *wait) after(err error, lay time.Duration, before, unsent bool) time.Dur
 		return w.backOff()
 	}
 	w.doubt = true
-	if lay >= pauseMin && w.pause == pauseMin {
+	if w.pause == pauseMin {
 		w.pause *= 2
 		return cutPause
 	}

@@ -340,6 +340,9 @@ func (s *Server) ofHold(words redislock.Request) redislock.Reply {
 			s.fence++
 			h.fence = s.fence
 		}
+		if slices.Contains(words[3:], "NOTE") {
+			h.note = option(words, "NOTE")
+		}
 		s.lease(h, words[1], words[2], millis(option(words, "PX")))
 		return redislock.Reply{Value: h.fence}
 	case "LOCK.CHECK":

@@ -22,16 +22,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// calls is how often the server was asked for a command.
-func (s *stage) calls(command string) int {
-	s.Helper()
-	text, err := s.admin.Info(s.ctx, "commandstats").Result()
-	s.must(err)
+// calls is how often a server was asked for a command.
+func calls(t testing.TB, server *redis.Client, command string) int64 {
+	t.Helper()
+	text, err := server.Info(bg, "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
 	found := regexp.MustCompile(`cmdstat_` + strings.ToLower(command) + `:calls=(\d+)`).FindStringSubmatch(text)
 	if found == nil {
 		return 0
 	}
-	count, _ := strconv.Atoi(found[1])
+	count, _ := strconv.ParseInt(found[1], 10, 64)
 	return count
 }
 
@@ -243,12 +245,12 @@ func TestManyLocksAreRenewedTogether(t *testing.T) {
 	onEachAtOnce(t, func(s *stage) {
 		var holds []*redislock.Hold
 		for n := range 200 {
-			hold, err := s.client.Lock(s.ctx, fmt.Sprintf("%s:%d", s.key, n), redislock.WithLease(3*time.Second))
+			hold, err := s.client.Lock(s.ctx, fmt.Sprintf("%s:%d", s.key, n), redislock.WithLease(safeLease))
 			s.must(err)
 			holds = append(holds, hold)
 		}
 		dialled := s.proxy.dialled.Load()
-		time.Sleep(4 * time.Second)
+		time.Sleep(safeLease + 2*time.Second)
 		for _, hold := range holds {
 			s.must(hold.Err())
 			s.must(hold.Unlock(s.ctx))

@@ -124,87 +124,11 @@ func TestAWaitTakesTheTimeThatTheServerAllows(t *testing.T) {
 	})
 }
 
-// A tapped server counts requests, and delivers no message if it is mute.
-type tapped struct {
-	*redislocktest.Server
-	isMute  bool
-	isOld   bool        // it knows no NOTIFY
-	isSlow  atomic.Bool // it confirms no subscription
-	asked   atomic.Int64
-	most    atomic.Int64 // in one write
-	channel atomic.Value
-}
-
-type tappedConn struct {
-	redislock.Conn
-	tapped *tapped
-}
-
-func (c tappedConn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
-	for _, request := range requests {
-		if request[0] == "LOCK.ACQUIRE" {
-			c.tapped.asked.Add(1)
-		}
-	}
-	c.tapped.most.Store(max(c.tapped.most.Load(), int64(len(requests))))
-	if c.tapped.isOld && slices.Contains(requests[0], "NOTIFY") {
-		return []redislock.Reply{{Err: redislock.NewServerError(`ERR unknown option "NOTIFY"`)}}
-	}
-	return c.Conn.Do(ctx, requests)
-}
-
-func (t *tapped) Dial(ctx context.Context, address string) (redislock.Conn, error) {
-	conn, err := t.Server.Dial(ctx, address)
-	return tappedConn{conn, t}, err
-}
-
-func (t *tapped) Subscribe(
-	ctx context.Context, address string, channel redislock.Channel, message func(string),
-) (redislock.Subscription, error) {
-	t.channel.Store(channel.Name)
-	if t.isSlow.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return t.Server.Subscribe(ctx, address, channel, func(text string) {
-		if !t.isMute {
-			message(text)
-		}
-	})
-}
-
-// inMemory plays with a wait on a lock that another has.
-func inMemory(t *testing.T, server *tapped, play func(server *tapped, got <-chan error)) {
-	synctest.Test(t, func(t *testing.T) {
-		server.Server = redislocktest.NewServer()
-		begin := time.Now()
-		clock := redislock.WithClock(func() time.Duration { return time.Since(begin) })
-		client := redislock.New(server, clock, quiet, none)
-		server.Take("k")
-		got := make(chan error, 1)
-		go func() {
-			hold, err := client.Lock(context.Background(), "k")
-			if err == nil {
-				err = hold.Unlock(context.Background())
-			}
-			got <- err
-		}()
-		synctest.Wait()
-		play(server, got)
-		if err := <-got; err != nil {
-			t.Error(err)
-		}
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // Waits ask each second.
 func TestAWaitOnAModuleThatKnowsNoNotifyEndsToo(t *testing.T) {
-	inMemory(t, &tapped{isOld: true}, func(server *tapped, got <-chan error) {
+	inMemory(t, &tapped{unknown: "NOTIFY"}, func(server *tapped, got <-chan error) {
 		time.Sleep(10 * time.Second)
-		if asked := server.asked.Load(); asked < 10 || asked > 16 {
+		if asked := server.asked("LOCK.ACQUIRE"); asked < 10 || asked > 16 {
 			t.Error("requests:", asked)
 		}
 		server.Lose("k")
@@ -221,7 +145,7 @@ func TestAWaitWithoutMessagesEndsToo(t *testing.T) {
 	inMemory(t, &tapped{isMute: true}, func(server *tapped, got <-chan error) {
 		time.Sleep(25 * time.Second)
 		// The first try, two when there is a channel, and one each ten seconds, or a little earlier.
-		if asked := server.asked.Load(); asked < 4 || asked > 6 {
+		if asked := server.asked("LOCK.ACQUIRE"); asked < 4 || asked > 6 {
 			t.Error("requests:", asked)
 		}
 		server.Lose("k")
@@ -243,9 +167,9 @@ func TestAServerThatWasTooSlowToConfirmIsAskedAgain(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		server.isSlow.Store(false)
 		time.Sleep(10 * time.Second)
-		before := server.asked.Load()
+		before := server.asked("LOCK.ACQUIRE")
 		time.Sleep(5 * time.Second)
-		if asked := server.asked.Load() - before; asked > 1 {
+		if asked := server.asked("LOCK.ACQUIRE") - before; asked > 1 {
 			t.Error("requests:", asked)
 		}
 		server.Lose("k")
@@ -259,14 +183,14 @@ func TestAServerThatWasTooSlowToConfirmIsAskedAgain(t *testing.T) {
 // What was said meanwhile is lost, so all ask when the subscription is there again.
 func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
 	inMemory(t, &tapped{isMute: true}, func(server *tapped, got <-chan error) {
-		before := server.asked.Load()
+		before := server.asked("LOCK.ACQUIRE")
 		server.SetDown(true)
 		time.Sleep(time.Second)
 		server.SetDown(false)
 		server.Lose("k")
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()
-		if len(got) == 0 || server.asked.Load() == before {
+		if len(got) == 0 || server.asked("LOCK.ACQUIRE") == before {
 			t.Error("it did not ask")
 		}
 	})
@@ -276,9 +200,8 @@ func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
 func TestWaitsThatAreToldAtOnceAskInOneWrite(t *testing.T) {
 	const waits, tries = 10, 100
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	synctest.Test(t, func(t *testing.T) {
-		server := &tapped{Server: redislocktest.NewServer()}
-		client := redislock.New(server, quiet, none)
+	server := &tapped{}
+	inBubble(t, server, []redislock.ClientOption{none}, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
 		server.Take("k")
 		ctx, cancel := context.WithCancel(context.Background())
 		var all sync.WaitGroup
@@ -297,9 +220,6 @@ func TestWaitsThatAreToldAtOnceAskInOneWrite(t *testing.T) {
 		}
 		cancel()
 		all.Wait()
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -326,12 +246,12 @@ func TestForgedMessagesBringAboutFewRequests(t *testing.T) {
 	inMemory(t, &tapped{}, func(server *tapped, got <-chan error) {
 		owner := server.WaitingOwners("k")[0]
 		forge := func(text string, least, most int64) {
-			before := server.asked.Load()
+			before := server.asked("LOCK.ACQUIRE")
 			for range 5000 {
 				server.Publish(server.channel.Load().(string), text)
 				time.Sleep(time.Millisecond)
 			}
-			if more := server.asked.Load() - before; more > most || more < least {
+			if more := server.asked("LOCK.ACQUIRE") - before; more > most || more < least {
 				t.Error(text, "requests:", more)
 			}
 		}

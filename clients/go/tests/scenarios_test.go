@@ -21,6 +21,7 @@ type world interface {
 	open(opts ...redislock.ClientOption) *redislock.Client
 	waiting(key string) int
 	holding(key string) int
+	note(key string) string
 	lose(key string)
 	take(key string) // for somebody else, until lose
 	within(what string, met func() bool)
@@ -39,8 +40,15 @@ func (f fake) open(opts ...redislock.ClientOption) *redislock.Client {
 }
 func (f fake) waiting(key string) int { return f.server.Waiting(key) }
 func (f fake) holding(key string) int { return len(f.server.Holders(key)) }
-func (f fake) lose(key string)        { f.server.Lose(key) }
-func (f fake) take(key string)        { f.server.Take(key) }
+func (f fake) note(key string) string {
+	reply, err := f.server.Command(bg, "LOCK.INFO", key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return noteOf(reply)
+}
+func (f fake) lose(key string) { f.server.Lose(key) }
+func (f fake) take(key string) { f.server.Take(key) }
 func (f fake) within(what string, met func() bool) {
 	f.Helper()
 	for end := time.Now().Add(30 * time.Second); !met(); time.Sleep(time.Millisecond) {
@@ -78,37 +86,43 @@ func (r real) count(key, field string) int {
 }
 func (r real) waiting(key string) int              { return r.count(key, "waiters") }
 func (r real) holding(key string) int              { return r.count(key, "holders") }
+func (r real) note(key string) string              { return noteOf(r.do("LOCK.INFO", key)) }
 func (r real) lose(key string)                     { r.do("LOCK.BREAK", key) }
 func (r real) take(key string)                     { r.do("LOCK.ACQUIRE", key, "another", "PX", 600_000) }
 func (r real) within(what string, met func() bool) { r.Helper(); r.until(what, met) }
+
+// safeLease is not lost where the machine is busy for a few seconds.
+const safeLease = 12 * time.Second
 
 var quiet = redislock.WithLogger(slog.New(slog.DiscardHandler))
 
 // The scenarios that need no wire: on the server in memory, where time flies, and through each library.
 func TestScenarios(t *testing.T) {
 	for name, play := range map[string]func(w world, c *redislock.Client, key string){
-		"taken":             taken,
-		"waited":            waited,
-		"tried":             tried,
-		"over":              over,
-		"cancelled":         cancelled,
-		"cancelled at once": cancelledAtOnce,
-		"lost":              lost,
-		"lapsed":            lapsed,
-		"renewed":           renewed,
-		"several":           several,
-		"readers":           readers,
-		"shares":            shares,
-		"reentry":           reentry,
-		"nested":            nested,
-		"panics":            panics,
-		"handed over":       handedOver,
-		"released later":    releasedLater,
-		"leader":            leader,
-		"closed":            closed,
-		"forbidden":         forbidden,
-		"turns":             turns,
-		"guarded":           guarded,
+		"taken":              taken,
+		"waited":             waited,
+		"tried":              tried,
+		"over":               over,
+		"cancelled":          cancelled,
+		"cancelled at once":  cancelledAtOnce,
+		"cancelled together": cancelledTogether,
+		"noted":              noted,
+		"lost":               lost,
+		"lapsed":             lapsed,
+		"renewed":            renewed,
+		"several":            several,
+		"readers":            readers,
+		"shares":             shares,
+		"reentry":            reentry,
+		"nested":             nested,
+		"panics":             panics,
+		"handed over":        handedOver,
+		"released later":     releasedLater,
+		"leader":             leader,
+		"closed":             closed,
+		"forbidden":          forbidden,
+		"turns":              turns,
+		"guarded":            guarded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,6 +203,28 @@ func taken(w world, c *redislock.Client, key string) {
 	if w.holding(key) != 0 {
 		w.Error("a finished context keeps it")
 	}
+}
+
+func noted(w world, c *redislock.Client, key string) {
+	hold := lock(w, c, key, redislock.WithNote("begun"))
+	before := w.note(key)
+	must(w, hold.SetNote(bg, "half"))
+	half := w.note(key)
+	must(w, hold.SetNote(bg, ""))
+	if after := w.note(key); before != "begun" || half != "half" || after != "" {
+		w.Error(before, half, after)
+	}
+	w.lose(key)
+	is(w, hold.SetNote(bg, "late"), redislock.ErrLost)
+	is(w, hold.Err(), redislock.ErrLost)
+	both, err := c.LockAll(bg, []string{"{" + key + "}1", "{" + key + "}2"})
+	must(w, err)
+	must(w, both.SetNote(bg, "both"))
+	if one, two := w.note(both.Key()), w.note("{"+key+"}2"); one != "both" || two != "both" {
+		w.Error(one, two)
+	}
+	must(w, both.Unlock(bg))
+	is(w, both.SetNote(bg, "late"), redislock.ErrReleased)
 }
 
 func waited(w world, c *redislock.Client, key string) {
@@ -322,9 +358,9 @@ func lost(w world, c *redislock.Client, key string) {
 
 func lapsed(w world, c *redislock.Client, key string) {
 	begin := time.Now()
-	hold := lock(w, c, key, redislock.WithLease(3*time.Second), redislock.WithMax(4500*time.Millisecond))
+	hold := lock(w, c, key, redislock.WithLease(safeLease), redislock.WithMax(safeLease+2*time.Second))
 	<-hold.Done()
-	if took := time.Since(begin); took < 4200*time.Millisecond {
+	if took := time.Since(begin); took < safeLease+1700*time.Millisecond {
 		w.Error(took)
 	}
 	is(w, hold.Err(), redislock.ErrLost)
@@ -332,8 +368,8 @@ func lapsed(w world, c *redislock.Client, key string) {
 }
 
 func renewed(w world, c *redislock.Client, key string) {
-	one := lock(w, c, key, redislock.WithLease(3*time.Second))
-	time.Sleep(8 * time.Second)
+	one := lock(w, c, key, redislock.WithLease(safeLease))
+	time.Sleep(safeLease + 2*time.Second)
 	must(w, one.Err())
 	if w.holding(key) != 1 {
 		w.Error("it was not renewed")
@@ -350,9 +386,9 @@ func several(w world, c *redislock.Client, key string) {
 		w.Error("not all or none")
 	}
 	w.lose(keys[1])
-	hold, err := c.LockAll(bg, keys, redislock.WithLease(3*time.Second))
+	hold, err := c.LockAll(bg, keys, redislock.WithLease(safeLease))
 	must(w, err)
-	time.Sleep(5 * time.Second)
+	time.Sleep(safeLease + 2*time.Second)
 	must(w, hold.Err())
 	if w.holding(keys[0]) != 1 || w.holding(keys[1]) != 1 || len(hold.Fences()) != 2 {
 		w.Error("one of them is not held")

@@ -136,9 +136,13 @@ func (p *place) to(t testing.TB, library string) redislock.Transport {
 }
 
 func alone(t testing.TB, program string, words ...string) *place {
+	return plain(t, program, append([]string{"--loadmodule", modulePath(t)}, words...)...)
+}
+
+// plain has no module.
+func plain(t testing.TB, program string, words ...string) *place {
 	port := freePort(t)
-	serve(t, program, append([]string{
-		"--port", strconv.Itoa(port), "--save", "", "--loadmodule", modulePath(t)}, words...)...)
+	serve(t, program, append([]string{"--port", strconv.Itoa(port), "--save", ""}, words...)...)
 	home := fmt.Sprint("127.0.0.1:", port)
 	admin := redis.NewClient(&redis.Options{Addr: home})
 	reachable(t, admin)
@@ -298,6 +302,27 @@ func (e elsewhere) count(key, field string) int {
 	list, _ := fieldOf(value, field).([]any)
 	return len(list)
 }
+
+// number is a field of LOCK.INFO that counts.
+func (e elsewhere) number(key, field string) int64 {
+	e.Helper()
+	value, err := e.place.admin.Do(context.Background(), "LOCK.INFO", key, "COUNT", 1).Result()
+	if err != nil && err != redis.Nil {
+		e.Fatal(err)
+	}
+	count, _ := fieldOf(value, field).(int64)
+	return count
+}
+
+// clients are those of the server, one a line.
+func (e elsewhere) clients() []string {
+	e.Helper()
+	list, err := e.place.servers[0].ClientList(context.Background()).Result()
+	if err != nil {
+		e.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(list), "\n")
+}
 func (e elsewhere) waiting(key string) int { return e.count(key, "waiters") }
 func (e elsewhere) holding(key string) int { return e.count(key, "holders") }
 func (e elsewhere) do(words ...any) {
@@ -305,6 +330,14 @@ func (e elsewhere) do(words ...any) {
 	if err := e.place.admin.Do(context.Background(), words...).Err(); err != nil && err != redis.Nil {
 		e.Fatal(err)
 	}
+}
+func (e elsewhere) note(key string) string {
+	e.Helper()
+	value, err := e.place.admin.Do(context.Background(), "LOCK.INFO", key).Result()
+	if err != nil {
+		e.Fatal(err)
+	}
+	return noteOf(value)
 }
 func (e elsewhere) lose(key string) { e.do("LOCK.BREAK", key) }
 func (e elsewhere) take(key string) { e.do("LOCK.ACQUIRE", key, "another", "PX", 600_000) }

@@ -78,6 +78,11 @@ type stage struct {
 // onEach plays a test through each library, and sees that no goroutine is left. It has the server for itself.
 func onEach(t *testing.T, play func(s *stage)) {
 	t.Helper()
+	onEachOf(t, libraries, play)
+}
+
+func onEachOf(t *testing.T, libraries []library, play func(s *stage)) {
+	t.Helper()
 	for _, one := range libraries {
 		t.Run(one.name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()
@@ -173,6 +178,16 @@ func fieldOf(reply any, field string) any {
 	return nil
 }
 
+// noteOf is the note of the first holder in a reply of LOCK.INFO.
+func noteOf(reply any) string {
+	holders, _ := fieldOf(reply, "holders").([]any)
+	if len(holders) == 0 {
+		return ""
+	}
+	note, _ := fieldOf(holders[0], "note").(string)
+	return note
+}
+
 func (s *stage) isFree() bool { return s.do("LOCK.INFO", s.key) == nil }
 
 func (s *stage) waiters() int {
@@ -191,13 +206,15 @@ func (s *stage) until(what string, met func() bool) {
 
 func (s *stage) untilFree() { s.Helper(); s.until("the lock to be free", s.isFree) }
 
-// A proxy is a network that can be slow, hang, or be cut.
+// A proxy is a network that can be slow, hang, lose replies, or be cut.
 type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
 	to       string
-	conns    map[net.Conn]struct{}
+	conns    map[net.Conn]bool // true: no byte passes any more
+	delay    time.Duration     // each way
 	hangs    bool
+	isDeaf   bool
 	ended    bool
 	going    *sync.Cond
 	dialled  atomic.Int64
@@ -210,7 +227,7 @@ func newProxy(t testing.TB, to string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, to: to, conns: map[net.Conn]struct{}{}}
+	p := &proxy{listener: listener, to: to, conns: map[net.Conn]bool{}}
 	p.going = sync.NewCond(&p.mu)
 	p.all.Add(1)
 	go p.accept()
@@ -246,7 +263,7 @@ func (p *proxy) accept() {
 			continue
 		}
 		p.mu.Lock()
-		p.conns[client], p.conns[server] = struct{}{}, struct{}{}
+		p.conns[client], p.conns[server] = false, false
 		ended := p.ended
 		p.mu.Unlock()
 		if ended {
@@ -255,26 +272,31 @@ func (p *proxy) accept() {
 			continue
 		}
 		p.all.Add(2)
-		go p.pass(client, server)
-		go p.pass(server, client)
+		go p.pass(client, server, false)
+		go p.pass(server, client, true)
 	}
 }
 
-func (p *proxy) pass(from, to net.Conn) {
+func (p *proxy) pass(from, to net.Conn, areReplies bool) {
 	defer p.all.Done()
 	defer to.Close()
 	defer from.Close()
-	bytes := make([]byte, 4096)
+	bytes := make([]byte, 64<<10)
 	for {
 		size, err := from.Read(bytes)
 		if err != nil {
 			break
 		}
 		p.mu.Lock()
-		for p.hangs {
+		for !p.ended && (p.hangs || p.conns[from]) {
 			p.going.Wait()
 		}
+		delay, isLost := p.delay, p.isDeaf && areReplies
 		p.mu.Unlock()
+		time.Sleep(delay)
+		if isLost {
+			continue
+		}
 		if _, err := to.Write(bytes[:size]); err != nil {
 			break
 		}
@@ -290,6 +312,29 @@ func (p *proxy) hang(on bool) {
 	defer p.mu.Unlock()
 	p.hangs = on
 	p.going.Broadcast()
+}
+
+// slow lets each byte take so long.
+func (p *proxy) slow(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
+}
+
+// deafen loses replies, or no more.
+func (p *proxy) deafen(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.isDeaf = on
+}
+
+// freeze lets all connections die without a word. New ones work.
+func (p *proxy) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		p.conns[conn] = true
+	}
 }
 
 // cut ends all connections.
