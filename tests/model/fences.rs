@@ -8,7 +8,7 @@ use lock_core::model::effect::Change;
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::Mode::{self, Read, Write};
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{Acquire, Extend, Operation, Outcome, Refusal, Request, Wait};
+use lock_core::model::request::{Acquire, Extend, Operation, Outcome, Refusal, Request, Terms, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use naive_model::play::{LONG, plain};
 use naive_model::words::Answer;
@@ -311,7 +311,7 @@ fn ask(side: &mut Side, key: u8, owner: u8, operation: Operation, now: Now) -> (
 }
 
 fn acquisition(mode: Mode, min_fence: Option<Fence>) -> Operation {
-    Operation::Acquire(Acquire { min_fence, ..plain(mode, Wait::Never) })
+    Operation::Acquire(Acquire { terms: Terms::of(None, None, min_fence), ..plain(mode, Wait::Never) })
 }
 
 fn extend(min_fence: Option<Fence>) -> Operation {

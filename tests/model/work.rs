@@ -14,7 +14,7 @@ use lock_core::model::limits::StepLimits;
 use lock_core::model::lock::Lock;
 use lock_core::model::owner::Owner;
 use lock_core::model::request::{
-    self, Acquire, Amount, Begun, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
+    self, Acquire, Amount, Begun, Operation, Outcome, Refusal, Release, Request, Terms, Wait, WaiterId,
 };
 use lock_core::model::session::UnlinkedLock;
 use lock_core::model::step;
@@ -213,6 +213,10 @@ impl Crowd {
 
 fn acquire(mode: Mode, wait: Wait) -> Acquire {
     Acquire { lease: Millis(30_000), ..plain(mode, wait) }
+}
+
+fn binding(mode: Mode, wait: Wait, session: Option<Session>) -> Acquire {
+    Acquire { terms: Terms::of(None, session, None), ..acquire(mode, wait) }
 }
 
 pub(crate) fn name(text: &str) -> KeyName {

@@ -24,7 +24,7 @@ fn a_step_has_few_keys_open_whatever_is_over_on_those_of_its_waiters() {
     crowd.holds("t", Write, std::slice::from_ref(&held));
     let over: Vec<KeyName> = [first.clone()].into_iter().chain(names("over", count)).collect();
     for (n, key) in over.iter().enumerate() {
-        let ask = Acquire { session, ..acquire(Write, Wait::Never) };
+        let ask = binding(Write, Wait::Never, session);
         let step = crowd.serve(&format!("a{n}"), std::slice::from_ref(key), Operation::Acquire(ask));
         assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
     }
@@ -181,7 +181,7 @@ fn release_that_panics(after: usize) -> bool {
     let session = Some(Session { connection: crowd.manager.sessions().connection(7), grace: Millis(0) });
     crowd.holds("h", Write, &[a.clone(), b.clone()]);
     crowd.holds("over", Read, std::slice::from_ref(&d));
-    let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
+    let ask = binding(Write, Wait::Forever, session);
     assert!(crowd.serve("first", std::slice::from_ref(&a), Operation::Acquire(ask)).outcome.is_ok());
     crowd.waits("second", Write, &[b.clone(), c, e]);
     crowd.waits("third", Read, &[a.clone(), d]);

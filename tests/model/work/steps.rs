@@ -100,11 +100,11 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     for n in 0..50 {
         let owner = format!("o{n}");
         let session = bound(&crowd, n as u64);
-        let ask = Acquire { session, ..acquire(Write, Wait::Never) };
+        let ask = binding(Write, Wait::Never, session);
         assert!(crowd.serve(&owner, &mine[n..=n], Operation::Acquire(ask)).outcome.is_ok());
         // Another connection of the same owner waits for that key and another.
         let session = bound(&crowd, 1_000 + n as u64);
-        let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
+        let ask = binding(Write, Wait::Forever, session);
         let outcome = crowd.serve(&owner, &[mine[n].clone(), hot[n].clone()], Operation::Acquire(ask)).outcome;
         let Ok(Outcome::Begun(Begun::New(waiter))) = outcome else { panic!("{outcome:?}") };
         waiters.push(waiter);
@@ -138,7 +138,7 @@ fn a_lock_of_many_bound_holds_leaves_its_key_and_comes_to_another_by_its_connect
         let connection = crowd.manager.sessions().connection(n % 3);
         // The graces are the client's to choose.
         let session = Some(Session { connection, grace: Millis(n) });
-        let ask = Operation::Acquire(Acquire { session, ..acquire(Read, Wait::Never) });
+        let ask = Operation::Acquire(binding(Read, Wait::Never, session));
         assert!(crowd.serve(&format!("o{n}"), &keys[..1], ask).outcome.is_ok());
     }
     let found = |crowd: &Crowd, at: &KeyName| {
