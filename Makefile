@@ -150,6 +150,7 @@ lint: layers ## run no test: what make check looks at, and fuzz, docs, links, le
 	tools/links.py
 	tools/docs.py --check
 	tools/rust_version.py
+	tools/licences.py --check
 	tools/version.py --check
 	tools/workflows.py
 	tools/planted.py --check

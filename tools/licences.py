@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Prints the licences of the crates that the module and the program redis-lock contain. Changes nothing.
 
-Each text stands once, below the names of the crates that have it. Some crates ship no text: they are listed with the
-licence that they name. Crates that only build or test the others are left out.
+    tools/licences.py            prints them: each text stands once, below the names of the crates that have it. Some
+                                 crates ship no text: they are listed with the licence that they name
+    tools/licences.py --check    fails with one line for each thing that clients/rust/THIRD-PARTY.md says otherwise than
+                                 the crate's dependencies do
+
+Crates that only build or test the others are left out.
 """
 
 import json
@@ -11,32 +15,28 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOTS = {"redis-lock", "redis-lock-cli"}
+CRATE = "redis-lock-client"
+PAGE = "clients/rust/THIRD-PARTY.md"
 PATTERNS = ["LICEN[CS]E*", "COPYING*", "NOTICE*", "UNLICENSE*", "license*"]
 
 
-def linked():
-    """The packages whose code gets into the two files."""
-    command = ["cargo", "metadata", "--locked", "--format-version", "1"]
-    host = subprocess.run(["rustc", "--print", "host-tuple"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    command += ["--filter-platform", host.strip()]
-    metadata = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
-    packages = {package["id"]: package for package in metadata["packages"]}
-    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    waiting = [package["id"] for package in metadata["packages"] if package["name"] in ROOTS]
-    ours, found = set(waiting), set()
-    while waiting:
-        name = waiting.pop()
-        macro = any("proc-macro" in target["kind"] for target in packages[name]["targets"])
-        if name in found or macro:
-            continue
-        found.add(name)
-        waiting += [
-            dependency["pkg"]
-            for dependency in nodes[name]["deps"]
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"])
-        ]
-    return sorted((packages[name] for name in found - ours), key=lambda package: package["id"])
+def cargo(*words):
+    command = ["cargo", *words, "--locked"]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def metadata():
+    return json.loads(cargo("metadata", "--format-version", "1"))["packages"]
+
+
+def linked(packages, *words):
+    """Others' packages whose code gets into what this builds. cargo metadata has the features of tests as well."""
+    lines = cargo("tree", "--edges", "normal,no-proc-macro", "--prefix", "none", *words).splitlines()
+    # "redis v1.8.1 (*)"
+    named = {tuple(line.split()[:2]) for line in lines if line}
+    return [
+        package for package in packages if package["source"] and (package["name"], f"v{package['version']}") in named
+    ]
 
 
 def texts_of(package):
@@ -45,9 +45,9 @@ def texts_of(package):
     return sorted(file.read_text(errors="replace").strip() for file in files)
 
 
-def main():
+def write():
     texts, without = {}, []
-    for package in linked():
+    for package in linked(metadata(), "--package", "redis-lock", "--package", "redis-lock-cli"):
         name = f"{package['name']} {package['version']} ({package['license']})"
         found = texts_of(package)
         for text in found:
@@ -59,6 +59,34 @@ def main():
         print("=" * 80, *names, "", text, "", sep="\n")
     if without:
         print("=" * 80, "Without a text of their own:", *without, sep="\n")
+
+
+def problems(page):
+    """What the page of the crate's dependencies has not, or has without need."""
+    packages = metadata()
+    [crate] = [package for package in packages if package["name"] == CRATE]
+    direct = {dependency["name"] for dependency in crate["dependencies"] if dependency["kind"] is None}
+    needed = linked(packages, "--package", CRATE, "--all-features")
+    rows = {tuple(cell.strip(" `") for cell in line.split("|")[1:4:2]) for line in page.splitlines() if "`" in line}
+    real = {(package["name"], package["license"]) for package in needed if package["name"] in direct}
+    said = {line[2:] for line in page.splitlines() if line.startswith("- ")}
+    others = {package["license"] for package in needed if package["name"] not in direct}
+    return [
+        *(f"no row: {' | '.join(row)}" for row in sorted(real - rows)),
+        *(f"a row too many: {' | '.join(row)}" for row in sorted(rows - real)),
+        *(f"not listed, or without need: {licence}" for licence in sorted(said ^ others)),
+    ]
+
+
+def main():
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    if not sys.argv[1:]:
+        return write()
+    found = problems((ROOT / PAGE).read_text())
+    for problem in found:
+        print(f"licences: {PAGE}: {problem}")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def with_table(text, table, head, rows):
 CALLS = {
     "Python": ("clients/python/redis_lock_client/**/*.py", r"(?:def|class) {0}\b|\b{0}: "),
     "Node.js": (
-        "clients/node/*.ts clients/node/engine/terms.ts clients/node/testing/*.ts",
+        "clients/node/*.ts clients/node/engine/terms.ts clients/node/engine/figures.ts clients/node/testing/*.ts",
         r"\b{0}\??[(:<]|class {0}\b",
     ),
     "Go": ("clients/go/redislock*/*.go", r"^func (?:\([^)]*\) )?{0}\(|^package {0}\b"),

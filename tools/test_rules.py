@@ -3,7 +3,8 @@
 
 It also shows one that just keeps the rule.
 
-Shows to tools/test.py what tests say, to check how it counts them. Shows pages and output to tests/operations/recipes.
+Shows to tools/test.py what tests say, to check how it counts them. Shows pages and output to tests/operations/recipes,
+and to tools/licences.py what this repository has.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 import docs
 import layers
 import lengths
+import licences
 import test
 
 
@@ -329,6 +331,25 @@ class Recipes(unittest.TestCase):
         fences = {}
         self.assertTrue(agrees("1795254138291343", "1795254138299999", fences))
         self.assertFalse(agrees("1795254138291343", "1795254138299998", fences))
+
+
+class Licences(unittest.TestCase):
+    def test_what_only_tests_need_is_in_no_program(self):
+        linked = licences.linked(licences.metadata(), "--package", "redis-lock", "--package", "redis-lock-cli")
+        names = {package["name"] for package in linked}
+        self.assertIn("redis", names)
+        self.assertEqual(names & {"log", "opentelemetry", "proptest", "tokio"}, {"log"})
+
+    def test_the_page_of_the_crate_for_rust_has_all_that_it_needs_and_no_more(self):
+        page = (licences.ROOT / licences.PAGE).read_text()
+        row = "| `tokio` | the feature `tokio` | MIT |"
+        for now, problem in (
+            (page.replace(row, ""), "no row: tokio | MIT"),
+            (page.replace(row, row.replace("MIT", "GPL")), "a row too many: tokio | GPL"),
+            (page.replace("- ISC\n", ""), "not listed, or without need: ISC"),
+        ):
+            self.assertIn(problem, licences.problems(now))
+        self.assertEqual(licences.problems(page), [])
 
 
 if __name__ == "__main__":

@@ -41,7 +41,11 @@ export class Figures {
 interface Instrument {
   description: string;
   unit: string;
+  advice?: { explicitBucketBoundaries: number[] };
 }
+
+/** The bounds of the buckets, in seconds, from a round trip to work of hours. A meter's own are for milliseconds. */
+const BOUNDS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200];
 
 /** What the figures need of a `Meter` of `@opentelemetry/api`. */
 export interface LockMeter {
@@ -55,7 +59,8 @@ export interface LockMeter {
  */
 export function recorded(meter: LockMeter): LockListener {
   const times = (what: string, description: string) => {
-    const histogram = meter.createHistogram(`redis_lock.${what}`, { description, unit: 's' });
+    const advice = { explicitBucketBoundaries: BOUNDS };
+    const histogram = meter.createHistogram(`redis_lock.${what}`, { description, unit: 's', advice });
     return (ms: number) => histogram.record(ms / 1_000);
   };
   const failures = meter.createCounter('redis_lock.renewal_failed', {

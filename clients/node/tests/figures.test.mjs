@@ -106,6 +106,9 @@ describe('a listener', () => {
     assert.deepEqual(times('redis_lock.refused'), ['s', 1, 0]);
     assert.deepEqual(times('redis_lock.held'), ['s', 2, 2]);
     assert.deepEqual(times('redis_lock.lost').slice(0, 2), ['s', 1]);
+    // Bounds for milliseconds would have most times in one bucket.
+    const { boundaries } = points['redis_lock.waited'].value.buckets;
+    assert.ok(boundaries.filter((bound) => bound < 1).length > 5, String(boundaries));
     assert.ok(points['redis_lock.renewal_failed'].value > 0);
     assert.equal(Object.keys(points).length, 5);
   });

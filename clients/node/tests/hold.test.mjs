@@ -132,17 +132,33 @@ describe('a lock that is held', () => {
   });
 });
 
+/** Runs lines as a program of their own, which has a server in memory. */
+function program(lines, env) {
+  const script = `
+    import { Locks } from ${JSON.stringify(helper)};
+    import { FakeServer } from ${JSON.stringify(new URL('testing/index.js', new URL(helper, import.meta.url)).href)};
+    const server = new FakeServer();
+    ${lines}`;
+  const options = { encoding: 'utf8', env: { ...process.env, ...env } };
+  return spawnSync(process.execPath, ['--input-type=module', '--eval', script], options);
+}
+
+describe('trouble that no callback hears', () => {
+  it('is in the debug log of Node.js', () => {
+    const lines = 'server.stop(); await new Locks(server).tryAcquire("k").catch(() => undefined);';
+    const run = (env) => program(lines, env).stderr;
+    assert.match(run({ NODE_DEBUG: 'redis-lock' }), /^REDIS-LOCK \d+: unreachable: .*host and port/m);
+    assert.equal(run({ NODE_DEBUG: '' }), '');
+  });
+});
+
 describe('a wait', () => {
   it('keeps its process alive', () => {
-    const script = `
-      import { Locks } from ${JSON.stringify(helper)};
-      import { FakeServer } from ${JSON.stringify(new URL('testing/index.js', new URL(helper, import.meta.url)).href)};
-      const server = new FakeServer();
+    const run = program(`
       const lock = await new Locks(server).acquire('k');
       const [blocking, told] = [8, 0].map((maxBlocking) => new Locks(server, { maxBlocking }));
       console.log(await blocking.tryAcquire('k', { wait: 300 }), await told.tryAcquire('k', { wait: 300 }));
-    `;
-    const run = spawnSync(process.execPath, ['--input-type=module', '--eval', script], { encoding: 'utf8' });
+    `);
     assert.equal(run.stdout, 'null null\n', run.stderr);
   });
 });

@@ -10,6 +10,9 @@ use std::fmt::Debug;
 
 /// Where a lock is kept.
 pub(crate) trait Backend: Debug + Send + Sync {
+    /// Where it is in memory: clones, which share their connections, are at the same place.
+    fn place(&self) -> *const ();
+
     /// Takes a lock for this owner. None if others have it until then.
     fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error>;
 

@@ -192,6 +192,8 @@ impl Client {
         let claim = owner.claim(caller, &terms.keys, Duration::ZERO).await?;
         let (fence, sent) = token.raise(caller, &self.transport, self.timeout.min(token.lease)).await?;
         let hold = Arc::new(Hold::new(terms, owner, vec![fence], sent).counted_by(&self.figures));
+        #[cfg(feature = "log")]
+        hold.tell(&crate::trouble::Trouble::logged(&hold.terms));
         let keeper = OneServer::keep(&hold, sent, &self.transport, self.timeout)?;
         Ok((hold, keeper, claim))
     }
@@ -289,6 +291,10 @@ impl Client {
 }
 
 impl Backend for Client {
+    fn place(&self) -> *const () {
+        Arc::as_ptr(&self.transport).cast()
+    }
+
     fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error> {
         let taken = here(self.take_in(Caller::Thread, owner, attempt))?;
         Ok(taken.map(|(hold, keeper, claim)| Guard::new(hold, Box::new(keeper), claim)))

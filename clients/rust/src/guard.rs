@@ -24,6 +24,9 @@ pub(crate) trait Keeper: Send + Sync {
     /// Lets the lease be so long once, then renews it; tells whether it is held.
     fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error>;
 
+    /// Replaces its note, and renews it.
+    fn set_note(&self, hold: &Hold, note: &str) -> Result<(), Error>;
+
     /// Runs a command if it is held, and gives the reply.
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error>;
 
@@ -143,6 +146,17 @@ impl Guard {
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn try_lease(&self, time: Duration) -> Result<bool, Error> {
         self.keeper.try_lease(&self.held.0, time)
+    }
+
+    /// Replaces the text for people, such as by how far the work is, and renews the lease. An empty one takes it away.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`] if it is not held.
+    /// - [`Error::Connection`] or [`Error::Server`] if the server does not answer, or refuses to.
+    /// - [`Error::Refused`] for a lock of a quorum.
+    pub fn set_note(&self, note: &str) -> Result<(), Error> {
+        self.keeper.set_note(&self.held.0, note)
     }
 
     /// Runs a command on the server if the lock is held in that moment, and gives its reply. Nothing can come between.

@@ -264,6 +264,12 @@ mod tests {
     }
 
     #[test]
+    fn a_child_of_a_fork_has_not_got_the_lock() {
+        let of_parent = Hold { pid: std::process::id() + 1, ..hold(Moment::now()) };
+        assert!(of_parent.is_lost() && of_parent.is_over() && !wait_lost(&hold(Moment::now()), Duration::ZERO));
+    }
+
+    #[test]
     fn a_maximum_bounds_what_is_renewed_and_what_is_believed() {
         let terms = Terms { lease: LEASE, max: Some(LEASE * 2), ..Terms::new(vec![b"k".to_vec()]) };
         let sent = Moment::from_boot(Moment::now().since_boot().saturating_sub(LEASE * 3 / 2));

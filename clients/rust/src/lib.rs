@@ -22,8 +22,11 @@ mod one;
 mod owner;
 mod pool;
 mod quorum;
+#[cfg(feature = "opentelemetry")]
+mod recorded;
 mod renew;
 mod request;
+mod scope;
 mod servers;
 mod slot;
 mod subscription;
@@ -47,8 +50,13 @@ pub use guard::{Guard, Held, Loss};
 pub use handover::HoldToken;
 pub use listener::Listener;
 pub use lock::Lock;
+/// The crate whose meter [`recorded`] takes.
+#[cfg(feature = "opentelemetry")]
+pub use opentelemetry;
 pub use owner::Owner;
 pub use quorum::Quorum;
+#[cfg(feature = "opentelemetry")]
+pub use recorded::recorded;
 /// The crate whose types appear here: commands to guard, settings of connections.
 pub use redis;
 #[cfg(feature = "tokio")]

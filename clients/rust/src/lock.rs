@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::guard::{Guard, Held};
 use crate::owner::Owner;
 use crate::request::Terms;
+use crate::scope;
 #[cfg(feature = "tokio")]
 use crate::task_guard::AsyncGuard;
 use crate::trouble::Trouble;
@@ -168,7 +169,8 @@ impl Lock {
     /// waits for the next term, behind others that wait.
     ///
     /// The term is over when the guard [is lost](Guard::wait_lost), and another may lead from then on. Only the work
-    /// can stop itself: it looks at the guard, and writes under its fence. A panic of the work ends the term as well.
+    /// can stop itself: it looks at the guard, and writes under its fence. A panic of the work ends the term as well. A
+    /// wait of the work for the same key is an [`Error::Deadlock`] at once.
     ///
     /// ```no_run
     /// use redis_lock_client::{Client, Error};
@@ -195,68 +197,73 @@ impl Lock {
     pub fn lead<T>(&self, mut term: impl FnMut(&Guard) -> ControlFlow<T>) -> Result<T, Error> {
         loop {
             let guard = self.lock()?;
-            if let ControlFlow::Break(value) = term(&guard) {
+            if let ControlFlow::Break(value) = self.under(&guard, || term(&guard)) {
                 return Ok(value);
             }
         }
     }
 
     fn acquire(&self, patience: Patience) -> Result<Option<Guard>, Error> {
-        let owner = self.check()?;
-        let tell = |error: &Error| self.tell(error);
+        let owner = self.check(patience)?;
+        let trouble = self.trouble();
+        let tell = |error: &Error| trouble.iter().for_each(|trouble| trouble.tell(error));
         let taken = self.backend.take(owner, self.attempt(patience, &tell));
-        if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
-            guard.tell(trouble);
-        }
-        taken.inspect_err(|error| {
-            if is_untold(error, patience) {
-                self.tell(error);
-            }
-        })
+        taken.inspect(|taken| told(taken.as_deref(), &trouble)).inspect_err(|error| tell_rest(error, patience, &tell))
+    }
+
+    /// Takes it in a task. No callback of the application runs there: it may take long.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn acquire_in_task(&self, patience: Patience) -> Result<Option<AsyncGuard>, Error> {
+        let owner = self.check(patience)?;
+        let trouble = self.trouble();
+        let tell = |error: &Error| trouble.iter().for_each(|trouble| trouble.tell_apart(error.clone()));
+        let taken = self.backend.take_in_task(owner, self.attempt(patience, &tell)).await;
+        taken.inspect(|taken| told(taken.as_deref(), &trouble)).inspect_err(|error| tell_rest(error, patience, &tell))
     }
 
     fn attempt<'a>(&'a self, patience: Patience, tell: &'a (dyn Fn(&Error) + Sync)) -> Attempt<'a> {
         Attempt { terms: &self.terms, patience, cancel: self.cancel.as_ref(), tell }
     }
 
-    /// Takes it in a task. No callback of the application runs there: it may take long.
-    #[cfg(feature = "tokio")]
-    pub(crate) async fn acquire_in_task(&self, patience: Patience) -> Result<Option<AsyncGuard>, Error> {
-        let owner = self.check()?;
-        let tell = |error: &Error| {
-            if let Some(trouble) = &self.trouble {
-                trouble.tell_apart(error.clone());
-            }
-        };
-        let taken = self.backend.take_in_task(owner, self.attempt(patience, &tell)).await;
-        if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
-            guard.tell(trouble);
-        }
-        taken.inspect_err(|error| {
-            if is_untold(error, patience) {
-                tell(error);
-            }
-        })
+    /// Runs what is a term of work under this guard, for as long as it is kept.
+    pub(crate) fn under<T>(&self, held: &Held, work: impl FnOnce() -> T) -> T {
+        scope::under(&held.0, &self.backend, work)
     }
 
-    fn tell(&self, error: &Error) {
-        if let Some(trouble) = &self.trouble {
-            trouble.tell(error);
-        }
+    /// Whom to tell of trouble: the callback of the application, else its logger.
+    fn trouble(&self) -> Option<Trouble> {
+        #[cfg(feature = "log")]
+        let logged = || Some(Trouble::logged(&self.terms));
+        #[cfg(not(feature = "log"))]
+        let logged = || None;
+        self.trouble.clone().or_else(logged)
     }
 
     /// The owner that asks.
-    fn check(&self) -> Result<Owner, Error> {
+    fn check(&self, patience: Patience) -> Result<Owner, Error> {
         self.terms.check()?;
         if self.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
+        }
+        if !matches!(patience, Patience::None) {
+            scope::check(&*self.backend, &self.terms)?;
         }
         Ok(self.owner.clone().unwrap_or_else(Owner::new))
     }
 }
 
-/// Whether an error that is returned is trouble that was not told. A wait has told what passes before it asked again.
-fn is_untold(error: &Error, patience: Patience) -> bool {
+/// Lets what was taken tell of its troubles.
+fn told(held: Option<&Held>, trouble: &Option<Trouble>) {
+    if let (Some(held), Some(trouble)) = (held, trouble) {
+        held.tell(trouble);
+    }
+}
+
+/// Tells an error that is returned, if it is trouble that was not told. A wait has told what passes before it asked
+/// again.
+fn tell_rest(error: &Error, patience: Patience, tell: &dyn Fn(&Error)) {
     let is_trouble = matches!(error, Error::Server(_) | Error::Connection(_) | Error::NoQuorum(_));
-    is_trouble && (matches!(patience, Patience::None) || !error.is_transient())
+    if is_trouble && (matches!(patience, Patience::None) || !error.is_transient()) {
+        tell(error);
+    }
 }

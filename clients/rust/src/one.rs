@@ -66,12 +66,21 @@ impl OneServer {
     }
 
     pub(crate) async fn renew(&self, caller: Caller, hold: &Hold) -> Result<bool, Error> {
+        self.extend(caller, hold, hold.extend(), renewal_limit(hold.terms.lasts())).await
+    }
+
+    pub(crate) async fn set_note(&self, caller: Caller, hold: &Hold, note: &str) -> Result<(), Error> {
+        let requests = hold.extend().into_iter().map(|mut request| request.arg("NOTE").arg(note).take()).collect();
+        if self.extend(caller, hold, requests, self.limit).await? { Ok(()) } else { Err(Error::Lost) }
+    }
+
+    /// Sends what renews it, and tells whether it is held.
+    async fn extend(&self, caller: Caller, hold: &Hold, requests: Vec<Cmd>, limit: Duration) -> Result<bool, Error> {
         if hold.is_over() {
             return Ok(false);
         }
         let sent = Moment::now();
-        let requests = hold.extend();
-        if self.holds(caller, hold, requests, renewal_limit(hold.terms.lasts())).await? {
+        if self.holds(caller, hold, requests, limit).await? {
             hold.extended(sent);
         }
         Ok(!hold.is_lost())
@@ -159,6 +168,10 @@ impl Keeper for OneServer {
         let requests = hold.terms.shorten(&hold.owner, &hold.fences, time);
         let is_held = here(self.holds(Caller::Thread, hold, requests, self.limit))?;
         if is_held { here(self.renew(Caller::Thread, hold)) } else { Ok(false) }
+    }
+
+    fn set_note(&self, hold: &Hold, note: &str) -> Result<(), Error> {
+        here(self.set_note(Caller::Thread, hold, note))
     }
 
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error> {

@@ -61,6 +61,15 @@ impl AsyncGuard {
         self.keeper.renew(Caller::Task, &self.held.0).await
     }
 
+    /// Replaces the text for people: [`Guard::set_note`](crate::Guard::set_note).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::set_note`](crate::Guard::set_note).
+    pub async fn set_note(&self, note: &str) -> Result<(), Error> {
+        self.keeper.set_note(Caller::Task, &self.held.0, note).await
+    }
+
     /// Runs a command on the server if the lock is held in that moment: [`Guard::guard`](crate::Guard::guard).
     ///
     /// # Errors

@@ -81,7 +81,7 @@ impl Lock {
                 let (mut work, mut over) = (pin!(term(&guard)), pin!(guard.lost()));
                 let first = poll_fn(|context| match over.as_mut().poll(context) {
                     Poll::Ready(()) => Poll::Ready(None),
-                    Poll::Pending => work.as_mut().poll(context).map(Some),
+                    Poll::Pending => self.under(&guard, || work.as_mut().poll(context)).map(Some),
                 });
                 first.await
             };

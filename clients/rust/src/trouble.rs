@@ -31,6 +31,13 @@ impl Trouble {
         Trouble(Arc::new(Inner { tell: Box::new(tell), queue: Mutex::default() }))
     }
 
+    /// Tells the logger of the application, with the names of the keys.
+    #[cfg(feature = "log")]
+    pub(crate) fn logged(terms: &crate::request::Terms) -> Trouble {
+        let keys: Vec<String> = terms.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
+        Trouble::new(move |error| log::warn!(target: "redis_lock_client", "lock {}: {error}", keys.join(", ")))
+    }
+
     /// Tells it on this thread, which is the application's.
     pub(crate) fn tell(&self, error: &Error) {
         // The panic has said what is wrong with the callback.

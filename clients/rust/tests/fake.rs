@@ -37,6 +37,12 @@ fn a_test_without_a_server_sees_waits_losses_and_leases_that_end() {
     let next = fake.client().timeout(Duration::from_secs(1)).try_lock("k").unwrap().unwrap();
     assert!(next.check().unwrap() && matches!(guard.release(), Err(Error::Lost)));
 
+    next.set_note("half done").unwrap();
+    assert_eq!(fake.client().holders("k").unwrap()[0].1.as_deref(), Some("half done"));
+    fake.expire();
+    assert!(fake.client().holders("k").unwrap().is_empty() && !next.is_lost() && !next.check().unwrap());
+
+    let next = client.lock("k").unwrap();
     drop(fake);
     assert!(matches!(next.check(), Err(Error::Connection(_))), "its server is gone");
 }

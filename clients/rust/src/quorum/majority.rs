@@ -371,6 +371,10 @@ impl Keeper for Arc<Majority> {
         }
     }
 
+    fn set_note(&self, _: &Hold, _: &str) -> Result<(), Error> {
+        Err(Error::Refused("a lock of a quorum keeps its note".to_owned()))
+    }
+
     fn guard(&self, _: &Hold, _: &Cmd) -> Result<Value, Error> {
         Err(Error::Refused("a quorum guards no data: compare the fence where the data is".to_owned()))
     }

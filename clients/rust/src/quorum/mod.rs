@@ -183,6 +183,10 @@ impl Quorum {
 }
 
 impl Backend for Quorum {
+    fn place(&self) -> *const () {
+        Arc::as_ptr(&self.members).cast()
+    }
+
     fn take(&self, owner: Owner, attempt: Attempt<'_>) -> Result<Option<Guard>, Error> {
         let Attempt { terms, patience, cancel, tell } = attempt;
         terms.check_for_quorum()?;

@@ -104,10 +104,11 @@ impl Data {
                 self.locks.acquire(ask)
             }
             "LOCK.EXTEND" => {
-                let options = Options::of(&words[2..], &["PX", "FENCE", "MINFENCE"])?;
+                let options = Options::of(&words[2..], &["PX", "FENCE", "NOTE", "MINFENCE"])?;
                 let lease = options.time("PX", 1)?.ok_or("ERR PX or EX is needed")?;
                 let [fence, least] = ["FENCE", "MINFENCE"].map(|name| options.number(name, 0, u64::MAX));
-                done(self.locks.extend(&first, &words[1], fence?, lease, least?.unwrap_or(0)))
+                let note = options.0.get("NOTE").cloned();
+                done(self.locks.extend(&first, &words[1], fence?, lease, least?.unwrap_or(0), note))
             }
             "LOCK.RELEASE" => {
                 let options = Options::of(&words[2..], &["ALL", "FENCE"])?;

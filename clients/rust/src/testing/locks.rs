@@ -172,6 +172,7 @@ impl Locks {
         fence: Option<u64>,
         lease: Duration,
         least: u64,
+        note: Option<Bytes>,
     ) -> Reply {
         if self.held(key, owner, fence).is_none() {
             return Reply::Null;
@@ -181,6 +182,9 @@ impl Locks {
         let Some(hold) = self.held(key, owner, fence) else { return Reply::Null };
         hold.fence = raised.unwrap_or(hold.fence);
         hold.until = Some(Moment::now() + lease);
+        if note.is_some() {
+            hold.ask.note = note.filter(|note| !note.is_empty());
+        }
         Reply::Int(hold.fence)
     }
 
@@ -231,6 +235,12 @@ impl Locks {
         let count = self.holds.remove(key).map_or(0, |holds| holds.len() as u64);
         self.serve();
         count
+    }
+
+    /// All leases are over.
+    pub(super) fn expire(&mut self) {
+        self.holds.clear();
+        self.serve();
     }
 
     pub(super) fn info(&self, key: &Bytes) -> Reply {

@@ -98,6 +98,11 @@ impl FakeServer {
         self.inner.change(|data| data.locks.clear(&key.as_ref().to_vec()));
     }
 
+    /// Lets all leases end at the server. The holders learn of it at the next renewal, as after a restart without data.
+    pub fn expire(&self) {
+        self.inner.change(|data| data.locks.expire());
+    }
+
     /// Lets time pass at once, for the server and for all locks of this process: as if it had been stopped so long. A
     /// lock whose lease is over by then is lost within a second.
     pub fn advance(&self, time: Duration) {

@@ -1,7 +1,8 @@
 //! Locks on a bad day: callbacks that fail, servers that hang, are far, full, or no servers of locks.
 
 use crate::{SHORT, await_waiter, client_of, far, holds};
-use redis_lock_client::{Client, Error, Guard, Listener, Owner};
+use redis_lock_client::{Client, Error, Guard, Owner};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,65 +53,13 @@ fn a_wait_whose_callback_panics_goes_on_in_its_place() {
     assert!(conn.lock_info("k").is_none());
 }
 
-/// Says what it hears. What comes first makes it panic.
-struct Says(std::sync::mpsc::Sender<&'static str>);
-
-impl Listener for Says {
-    fn waited(&self, _: Duration) {
-        self.0.send("waited").unwrap();
-        panic!("the listener fails");
-    }
-
-    fn refused(&self, _: Duration) {
-        self.0.send("refused").unwrap();
-    }
-
-    fn held(&self, time: Duration) {
-        assert!(time >= Duration::from_millis(10));
-        self.0.send("held").unwrap();
-    }
-
-    fn lost(&self, _: Duration) {
-        self.0.send("lost").unwrap();
-    }
-
-    fn renewal_failed(&self) {
-        self.0.send("renewal failed").unwrap();
-    }
-}
-
-#[test]
-fn a_listener_hears_what_locks_do_though_it_panics() {
-    let server = Server::new();
-    let (told, heard) = channel();
-    let client = client_of(&server).listener(Says(told)).unwrap();
-    let next = || heard.recv_timeout(PATIENCE).unwrap();
-    let lock = client.key("k").lease(SHORT);
-    let guard = lock.lock().unwrap();
-    assert!(lock.try_lock().unwrap().is_none());
-    thread::sleep(Duration::from_millis(10));
-    guard.release().unwrap();
-    assert_eq!([next(), next(), next()], ["waited", "refused", "held"]);
-
-    let guard = lock.lock().unwrap();
-    server.connect().ok(&["ACL", "SETUSER", "default", "-lock.extend"]);
-    assert_eq!([next(), next()], ["waited", "renewal failed"]);
-    assert!(guard.wait_lost(PATIENCE));
-    drop(guard);
-    let last = std::iter::repeat_with(next).find(|said| *said != "renewal failed");
-    assert_eq!(last, Some("lost"));
-    drop((lock, client));
-    // A lock that was lost is not told again as one that was held; then its thread ends.
-    assert_eq!(heard.recv_timeout(PATIENCE), Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
-}
-
 #[test]
 fn a_callback_that_takes_long_delays_no_renewal() {
     let server = Server::new();
     let client = client_of(&server);
     let (told, calls) = channel();
     let (go_on, wait) = channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
+    let wait = Mutex::new(wait);
     let lock = client.key("a").lease(SHORT).on_trouble(move |_| {
         let _: Result<(), _> = told.send(());
         let _: Result<(), _> = wait.lock().unwrap().recv_timeout(PATIENCE);
@@ -235,17 +184,32 @@ fn a_release_without_an_answer_is_repeated_until_there_is_one() {
 }
 
 #[test]
-fn a_renewal_by_hand_of_a_key_that_was_overwritten_says_that_it_is_lost() {
+fn what_is_asked_of_a_key_that_was_overwritten_says_that_it_is_lost() {
     let server = Server::new();
     let client = client_of(&server);
-    for by_hand in [true, false] {
-        let guard = client.lock("k").unwrap();
-        server.connect().int(&["DEL", "k"]);
-        server.connect().ok(&["SET", "k", "another's"]);
-        let renewed = if by_hand { guard.renew() } else { guard.try_lease(PATIENCE) };
-        assert!(!renewed.unwrap() && guard.is_lost());
+    let release: fn(Guard) -> Option<Guard> = |guard| {
         assert!(matches!(guard.release(), Err(Error::Lost)));
-        server.connect().int(&["DEL", "k"]);
+        None
+    };
+    let asks: [fn(Guard) -> Option<Guard>; 5] = [
+        |guard| (!guard.check().unwrap()).then_some(guard),
+        |guard| (!guard.renew().unwrap()).then_some(guard),
+        |guard| (!guard.try_lease(PATIENCE).unwrap()).then_some(guard),
+        |guard| matches!(guard.set_note("late"), Err(Error::Lost)).then_some(guard),
+        release,
+    ];
+    for (number, ask) in asks.into_iter().enumerate() {
+        let guard = client.keys(["a", "b"]).lock().unwrap();
+        let loss = guard.loss();
+        server.connect().int(&["DEL", "a"]);
+        server.connect().ok(&["SET", "a", "another's"]);
+        let asked = ask(guard);
+        assert!(loss.is_set(), "{number}");
+        if let Some(guard) = asked {
+            release(guard);
+        }
+        assert!(server.connect().lock_info("b").is_none(), "the other key is released: {number}");
+        server.connect().int(&["DEL", "a"]);
     }
 }
 
@@ -318,6 +282,46 @@ fn full_memory_is_waited_out_in_place() {
         conn.int(&["LOCK.RELEASE", "k", "first"]);
         wait.join().unwrap().unwrap().release().unwrap();
     });
+}
+
+/// What is logged in this process.
+struct Logged(Mutex<Vec<String>>);
+
+impl log::Log for Logged {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+static LOGGED: Logged = Logged(Mutex::new(Vec::new()));
+
+#[test]
+fn trouble_that_no_callback_hears_is_logged_with_the_key() {
+    log::set_logger(&LOGGED).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let nobody = Client::open(("127.0.0.1", 1)).unwrap();
+    assert!(nobody.key("told").on_trouble(|_| {}).try_lock().is_err());
+    assert!(nobody.try_lock("logged").is_err());
+    let server = Server::new();
+    let guard = client_of(&server).key("lost").lease(SHORT).lock().unwrap();
+    let token = client_of(&server).key("adopted").lease(SHORT).lock().unwrap().detach().unwrap();
+    let adopted = client_of(&server).adopt(&token).unwrap();
+    let mut conn = server.connect();
+    for key in ["lost", "adopted"] {
+        conn.int(&["LOCK.BREAK", key]);
+    }
+    assert!(guard.wait_lost(PATIENCE) && adopted.wait_lost(PATIENCE));
+    let count = |begin: &str| LOGGED.0.lock().unwrap().iter().filter(|line| line.starts_with(begin)).count();
+    for key in ["lost", "adopted"] {
+        wait_for("the log", || count(&format!("WARN lock {key}: the lock was lost")) == 1);
+    }
+    assert_eq!((count("WARN lock logged: "), count("WARN lock told: ")), (1, 0));
 }
 
 /// A lock of this server that passes on what it is told.

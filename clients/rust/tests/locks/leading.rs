@@ -1,10 +1,12 @@
 //! Leaders: one at a time, and one again when the former has gone away.
 
 use crate::{SHORT, client_of};
-use redis_lock_client::{AsyncGuard, Cancel, Client, Error, Moment};
+use redis_lock_client::{AsyncGuard, Cancel, Client, Error, Lock, Moment};
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 use testbed::{PATIENCE, Proxy, Server};
 use tokio::runtime::Builder;
 
@@ -75,6 +77,84 @@ fn a_term_is_over_before_the_next_one_begins() {
         ControlFlow::Break(())
     });
     ended.unwrap();
+}
+
+#[test]
+fn the_work_of_a_term_is_refused_a_wait_for_its_own_lock() {
+    // It would wait for itself, for ever.
+    let server = Server::new();
+    let client = client_of(&server);
+    let lock = client.key("k");
+    let led = lock.lead(|_| {
+        let several = client.keys(["j", "k"]).shared();
+        assert!(matches!(several.try_lock_for(PATIENCE), Err(Error::Deadlock(_))));
+        assert!(matches!(client.lock("k"), Err(Error::Deadlock(why)) if why.contains("under \"k\"")));
+        // What cannot wait for itself is done.
+        assert!(client.try_lock("k").unwrap().is_none());
+        client.lock("j").unwrap().release().unwrap();
+        client_of(&Server::new()).lock("k").unwrap().release().unwrap();
+        let other = client.clone();
+        let waits = thread::spawn(move || other.try_lock_for("k", Duration::from_millis(10)));
+        assert!(waits.join().unwrap().unwrap().is_none());
+        ControlFlow::Break(())
+    });
+    led.unwrap();
+    let readers = client.key("r").shared();
+    let nested = |led: &Lock, inner: &Lock| led.lead(|_| ControlFlow::Break(inner.lock().is_ok())).unwrap();
+    assert!(nested(&readers, &readers));
+    // It ends by itself.
+    assert!(nested(&client.key("m").lease(SHORT).max(SHORT), &client.key("m")));
+    let panics = AssertUnwindSafe(|| lock.lead(|_| -> ControlFlow<()> { panic!("the work fails") }));
+    assert!(catch_unwind(panics).is_err());
+    client.lock("k").unwrap().release().unwrap();
+
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let led = runtime.block_on(lock.lead_async(async |_| {
+        assert!(matches!(client.key("k").lock_async().await, Err(Error::Deadlock(_))));
+        client.key("j").lock_async().await.unwrap().release().await.unwrap();
+        ControlFlow::Break(())
+    }));
+    led.unwrap();
+    drop(runtime.block_on(lock.lock_async()).unwrap());
+}
+
+#[test]
+fn the_work_of_a_task_is_dropped_before_another_leads_when_its_server_goes_away() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let far = Client::open(("127.0.0.1", proxy.port())).unwrap();
+    let (told, mut dropped) = tokio::sync::mpsc::unbounded_channel();
+    let mut terms = Vec::new();
+    let term = async |guard: &AsyncGuard| {
+        terms.push(guard.fence());
+        if terms.len() == 2 {
+            return ControlFlow::Break(());
+        }
+        let _work = Work(told.clone());
+        proxy.freeze(true);
+        std::future::pending().await
+    };
+    let lock = far.key("k").lease(SHORT);
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let ended = runtime.block_on(async {
+        let other = async {
+            // What is granted here was the first leader's until now.
+            let next = client_of(&server).key("k");
+            while server.connect().lock_info("k").is_none() {
+                tokio::task::yield_now().await;
+            }
+            let guard = next.lock_async().await.unwrap();
+            assert!(dropped.try_recv().is_ok(), "two work at once");
+            let fence = guard.fence();
+            guard.release().await.unwrap();
+            proxy.freeze(false);
+            fence
+        };
+        tokio::time::timeout(PATIENCE, async { tokio::join!(lock.lead_async(term), other) }).await
+    });
+    let (led, other) = ended.expect("both end");
+    led.unwrap();
+    assert!(terms[0] < other && other < terms[1], "{terms:?} {other}");
 }
 
 /// Tells when it is dropped.

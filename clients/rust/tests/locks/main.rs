@@ -4,6 +4,7 @@
 
 mod costs;
 mod far;
+mod figures;
 mod held;
 mod hindered;
 mod leading;

@@ -111,22 +111,6 @@ fn an_adoption_is_asked_for_again_while_the_fence_is_ahead_and_not_if_it_may_be_
 }
 
 #[test]
-fn a_server_that_lets_nobody_wait_is_not_asked_in_a_tight_loop() {
-    let (client, requests) = server();
-    let wait = thread::spawn(move || client.try_lock_for("k", Duration::from_millis(1500)));
-    let mut asked = 0;
-    while !wait.is_finished() {
-        if let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) {
-            asked += u32::from(request.has("QUEUE"));
-            request.reply(NULL);
-        }
-    }
-    assert!(wait.join().unwrap().unwrap().is_none());
-    // Once; then the rest of its time is slept.
-    assert!(asked <= 2, "{asked} requests");
-}
-
-#[test]
 fn a_grant_that_took_long_is_renewed_before_it_counts() {
     // Nobody knows when it was granted: the process, or the reply, may have been on its way for long.
     let (client, requests) = server();
@@ -154,18 +138,4 @@ fn a_grant_that_took_long_is_renewed_before_it_counts() {
     assert!(request.words[0] == "LOCK.RELEASE" && request.has("9"), "{:?}", request.words);
     request.reply(":0\r\n");
     release.join().unwrap().unwrap();
-}
-
-#[test]
-fn the_last_error_of_a_wait_is_told_and_not_that_others_hold_the_lock() {
-    let (client, requests) = server();
-    let wait = thread::spawn(move || client.try_lock_for("k", Duration::from_millis(500)));
-    while !wait.is_finished() {
-        if let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) {
-            let grace = "-GRACE nobody is let in for another 12345 ms (lock.grace-ms)\r\n";
-            request.reply(if request.has("QUEUE") { grace } else { NULL });
-        }
-    }
-    let error = wait.join().unwrap().unwrap_err();
-    assert!(error.to_string().starts_with("GRACE"), "{error}");
 }

@@ -75,13 +75,6 @@ fn what_is_no_address_is_refused_at_once() {
 }
 
 #[test]
-fn a_server_without_the_module_is_an_error_that_is_told_at_once() {
-    let server = Server::setup().without_module().start();
-    let error = client_of(&server).lock("k").unwrap_err();
-    assert!(error.to_string().starts_with("the server has no module redis-lock"), "{error}");
-}
-
-#[test]
 fn a_port_without_tls_is_an_error_in_time() {
     // It waits for the end of a line that never comes.
     let server = Server::new();
@@ -91,17 +84,6 @@ fn a_port_without_tls_is_an_error_in_time() {
     for error in [client.check("k", "me", 1).unwrap_err(), client.try_lock("k").unwrap_err()] {
         assert!(matches!(error, Error::Connection(_)) && error.to_string().starts_with(&text), "{error}");
     }
-}
-
-#[test]
-fn a_renewal_that_fails_is_told() {
-    let server = Server::new();
-    let (told, errors) = std::sync::mpsc::channel();
-    let lock = client_of(&server).key("k").lease(SHORT).on_trouble(move |error| drop(told.send(error.to_string())));
-    let guard = lock.lock().unwrap();
-    server.connect().ok(&["ACL", "SETUSER", "default", "-lock.extend"]);
-    assert!(errors.recv_timeout(PATIENCE).unwrap().starts_with("NOPERM"));
-    drop(guard);
 }
 
 #[test]

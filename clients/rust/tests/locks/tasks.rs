@@ -103,12 +103,62 @@ fn a_task_asks_about_locks_hands_them_over_and_gives_them_up() {
         let holder = (owner.to_string(), Some("by a task".to_owned()));
         assert_eq!(client.holders_async("k").await.unwrap(), [holder]);
         assert_eq!(client.ask_async("", &cmd("PING")).await.unwrap(), Value::SimpleString("PONG".to_owned()));
+        guard.set_note("half done").await.unwrap();
+        assert_eq!(client.holders_async("k").await.unwrap()[0].1.as_deref(), Some("half done"));
         let token = guard.detach().await.unwrap();
         let adopted = client.adopt_async(&token).await.unwrap();
         assert!(adopted.fence() > token.fence);
+        let late = cmd("LOCK.GUARD").arg("k").arg(&token.owner).arg(token.fence).arg(&["SET", "k2", "late"]).take();
+        assert_eq!(client.ask_async("k", &late).await.unwrap(), Value::Nil);
+        adopted.guard::<()>(cmd("SET").arg("k2").arg("mine")).await.unwrap();
+        assert!(matches!(client.adopt_async(&token).await, Err(Error::Lost)), "a token is good once");
         adopted.release_after(Duration::from_millis(50)).await.unwrap();
     });
     wait_for("its end", || server.connect().lock_info("k").is_none());
+}
+
+#[test]
+fn a_task_that_works_beyond_its_maximum_is_told_and_others_get_the_lock() {
+    let server = Server::new();
+    let (client, mut conn) = (client_of(&server), server.connect());
+    runtime().block_on(async {
+        let guard = client.key("k").lease(SHORT).max(SHORT * 2).lock_async().await.unwrap();
+        let next = client.key("k").try_lock_for_async(PATIENCE).await.unwrap().expect("its turn");
+        // The work goes on: it was renewed before, and is not any more.
+        guard.lost().await;
+        assert!(conn.info_number("lock", "lock_extended") > 0);
+        assert!(matches!(guard.guard::<()>(cmd("SET").arg("k2").arg("late")).await, Err(Error::Lost)));
+        assert!(matches!(guard.release().await, Err(Error::Lost)));
+        assert!(next.check().await.unwrap(), "a late release is none of the next holder's");
+    });
+}
+
+#[test]
+fn a_callback_that_takes_long_holds_up_no_task() {
+    let (told, calls) = std::sync::mpsc::channel();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let nobody = Client::open(("127.0.0.1", 1)).unwrap();
+    let own = thread::current().id();
+    let lock = nobody.key("k").on_trouble(move |error| {
+        let is_apart = thread::current().id() != own;
+        told.send((is_apart, error.to_string())).unwrap();
+        if is_apart {
+            let _: Result<(), _> = wait.lock().unwrap().recv_timeout(PATIENCE);
+        }
+        panic!("the callback fails");
+    });
+    // Both return though the first callback does not.
+    runtime().block_on(async {
+        assert!(matches!(lock.try_lock_async().await, Err(Error::Connection(_))));
+        let waited = lock.try_lock_for_async(Duration::from_millis(300)).await;
+        assert!(matches!(waited, Err(Error::Connection(_))), "{waited:?}");
+    });
+    for _ in 0..2 {
+        let (is_apart, said) = calls.recv_timeout(PATIENCE).unwrap();
+        assert!(is_apart && said.contains("127.0.0.1:1"), "{said}");
+        go_on.send(()).unwrap();
+    }
 }
 
 #[test]
