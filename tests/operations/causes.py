@@ -102,6 +102,12 @@ def broken(machine):
     assert conn.say("LOCK.BREAK", "deploy") == "1"
 
 
+def gone(machine):
+    """Starts the server without the module, and without the locks in its file, with which it would not start."""
+    machine.must("systemctl stop redis-server; rm -f /var/lib/redis/dump.rdb")
+    machine.must("sed -i -E '/^(loadmodule|lock\\.)/d' /etc/redis/redis.conf; systemctl start redis-server")
+
+
 CAUSES = {
     "LockLapsed": lapse,
     "LockGuardRefused": refused_guard,
@@ -112,4 +118,5 @@ CAUSES = {
     "LockMessagesUnheard": unheard,
     "LockGrace": grace,
     "LockBroken": broken,
+    "LockServerDown": gone,
 }

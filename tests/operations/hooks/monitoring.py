@@ -178,6 +178,8 @@ def test_promtool_finds_the_rules_right_and_their_tests_see_what_is_wrong():
             right.replace("0.1 *", "0.2 *"),
             right.replace("0.1 *", "0.05 *"),
             right.replace("for: 5m", "for: 9m"),
+            right.replace("[1d]", "[1h]"),
+            right.replace("unless", "and"),
         ]
         wrong_ones += [right.replace("ignoring (key) ", ""), right.replace('_left_ms"} > 0', '_left_ms"} >= 0')]
         for wrong in wrong_ones:
