@@ -21,7 +21,7 @@
 #   linters-node  Biome, for tools/lint-node.sh
 #   twine       from PyPI into target/twine, which looks at the package of clients/python as PyPI does
 #   client-libraries
-#               those that only pages of docs/guide need: valkey-py, valkey-glide, iovalkey; Celery, Django, psycopg,
+#               those that only pages of docs/guide need: valkey-glide, iovalkey; Celery, Django, psycopg,
 #               PyMySQL, boto3 and moto; and with apt-get those for PHP, Ruby and C. What it cannot install it leaves
 #               out: the tests say so, and go on
 #   redlock     the locks of other makers, for target/debug/faults quorum and make bench-clients: pottery, redlock-py,
@@ -322,7 +322,7 @@ npm_packages() {
 
 install_redis_py() {
   venv
-  local ours=("redis==$redis_py" "opentelemetry-sdk==$opentelemetry" "gunicorn==$gunicorn")
+  local ours=("redis==$redis_py" "opentelemetry-sdk==$opentelemetry" "gunicorn==$gunicorn" "valkey==$valkey_py")
   if in_venv "${ours[@]}"; then return; fi
   say "redis-py: ${ours[*]} into target/venv"
   pip "${ours[@]}"
@@ -503,12 +503,12 @@ install_linters_workflows() {
 # An optional part: never fails, so that a machine without it runs all other tests.
 install_client_libraries() {
   install_clients
-  local valkey=("valkey==$valkey_py" "valkey-glide==$glide_python" "valkey-glide-sync==$glide_python")
+  local glide=("valkey-glide==$glide_python" "valkey-glide-sync==$glide_python")
   local stores=("celery==$celery" "django==$django" "celery-redbeat==$redbeat" "django-redis==$django_redis")
   stores+=("psycopg[binary]==$psycopg" "pymysql==$pymysql" "boto3==$boto3" "moto==$moto")
-  if ! in_venv "${valkey[@]}"; then
-    say "client-libraries: ${valkey[*]} into target/venv"
-    pip_try "${valkey[@]}" || say "client-libraries: pip has no valkey-py or valkey-glide for this machine: left out"
+  if ! in_venv "${glide[@]}"; then
+    say "client-libraries: ${glide[*]} into target/venv"
+    pip_try "${glide[@]}" || say "client-libraries: pip has no valkey-glide for this machine: left out"
   fi
   if ! in_venv "${stores[@]}"; then
     say "client-libraries: ${stores[*]} into target/venv"

@@ -47,8 +47,9 @@ fn the_helper_for_python_waits_by_messages() {
 /// once.
 fn python_tests(files: &str) {
     let mut command = Command::new(python());
-    // Five, for the lock over a quorum.
-    passes_on_servers(5, command.args(["-m", "unittest", "discover", "-s", "clients/python/tests", "-p", files]));
+    command.args(["-m", "unittest", "discover", "-s", "clients/python/tests", "-p", files]);
+    // Five, for the lock over a quorum. It starts nodes of a cluster by itself.
+    passes_on_servers(5, command.env("REDIS_LOCK_MODULE", module()));
 }
 
 #[test]

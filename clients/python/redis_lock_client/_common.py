@@ -64,7 +64,7 @@ class Deadlock(LockError):
 class HoldToken:
     """A lock on its way to another process: `detach()` gives it, and `from_token` takes it.
 
-    key: the key.
+    key: the key. `detach()` gives one of bytes as text, so that it goes into JSON: what is no ASCII as surrogates.
     owner: the name under which the server knows the holder.
     fence: the fence of the holder. It is void once the lock was taken over.
     lease: for how long the lock waits to be taken over, and then the lease of the new holder, in seconds.
@@ -76,6 +76,13 @@ class HoldToken:
     fence: int
     lease: float = LEASE
     shared: bool = False
+
+    @property
+    def _sent_key(self) -> str | bytes:
+        """The key as a request has it."""
+        if isinstance(self.key, str) and any("\udc80" <= letter <= "\udcff" for letter in self.key):
+            return self.key.encode("ascii", "surrogateescape")
+        return self.key
 
 
 # A clock that goes on while the machine is suspended, where there is one.

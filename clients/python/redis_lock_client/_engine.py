@@ -18,6 +18,7 @@ from redis_lock_client import _figures, _own
 from redis_lock_client._common import (
     BLOCK,
     LEAVE,
+    LOOK,
     OVERTIME,
     QUEUE,
     READ_ON,
@@ -126,6 +127,22 @@ class Owner:
         self.keys: set[bytes] = set()
         self.unsettled: set[bytes] = set()  # a wait for these was given up, but the server has not confirmed it
 
+    def claim(self, hold: Any, take: Callable[[Any], Any]) -> None:
+        """From here on `hold` is the acquisition of a lock, and has its keys. `take` says what is in the way."""
+        with mutex:
+            other = take(hold)
+            inner = other is None and self.keys & hold.names
+            if other is None and not inner:
+                self.keys |= hold.names
+                hold.claimed = True
+        if inner:
+            raise LockError(f"{hold.spec.title}: the outer lock has this key already", hold.spec.name)
+        if other is not None:
+            text = "is held already, or waited for: each thread or task needs a lock object of its own"
+            if other.is_lost():
+                text = "was lost, and must be released first"
+            raise LockError(f"{hold.spec.title} {text}", hold.spec.name)
+
 
 class Hold(Question):
     """One acquisition, from its first request to its end. It is a duty of the renewer while it is held, or owes."""
@@ -154,6 +171,7 @@ class Hold(Question):
         self.told: set[str] = set()
         self.since = math.inf  # when it was granted; later than that once its end is counted
         self.asked = self.slot = self.crowded = self.hangs = False
+        self.stopped = False  # its wait is to end, as another thread says
         self.places: weakref.WeakSet[Any] = weakref.WeakSet()  # the lock objects that have it as their last acquisition
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
         # What is owed: a release that the renewer repeats until it is answered, or this time is over.
@@ -168,7 +186,7 @@ class Hold(Question):
         """True when it is held, False when `wait` was over. Whatever else happens, nothing is left on the server."""
         got, begin = False, now()
         try:
-            self.claim(take)
+            self.owner.claim(self, take)
             if self.spec.token is not None:
                 got = await self.adopt(self.spec.token, wait)
             else:
@@ -194,14 +212,16 @@ class Hold(Question):
     async def wait_in_line(self, wait: float | None) -> bool:
         until = math.inf if wait is None else now() + wait
         fresh = False
-        while True:
-            error: Exception | None = None
-            begin, pauses_first = now(), False
+        error: Exception | None = None
+        while not self.stopped:
+            error, begin, pauses_first = None, now(), False
             try:
                 if await self.attempt(until, once=wait == 0, fresh=fresh):
                     return True
                 fresh = self.hangs = False
             except Exception as failure:
+                if self.stopped:
+                    break
                 self.hangs = isinstance(failure, errors.TimeoutError)
                 self.crowded = is_crowded(failure)
                 if str(failure).startswith("DEADLOCK "):
@@ -216,11 +236,11 @@ class Hold(Question):
             if left < TICK:
                 break
             if pauses_first:
-                await self.kind.sleep(min(next(self.pauses), left))
+                await self.kind.ring(self.event, min(next(self.pauses), left))
                 await self.follow(begin)
-        if error is not None:
+        if error is not None and not self.stopped:
             raise error
-        if wait != 0 or self.fences:
+        if self.asked and (wait != 0 or self.fences or self.stopped):
             await self.leave()
         return False
 
@@ -264,7 +284,7 @@ class Hold(Question):
         sent = begin if self.request is None or self.request.sent is None else self.request.sent
         if reply is None:
             # Before the time is up: from a server that does not let this connection wait.
-            await self.kind.sleep(max(0, sent + block - now()))
+            await self.kind.ring(self.event, sent + block - now())
             return False
         self.fences = tuple(reply) if self.spec.several else (reply,)
         if now() - sent >= self.spec.lease / 3:
@@ -283,25 +303,38 @@ class Hold(Question):
             return False
         server = await self.find()
         with mutex:
+            if self.stopped:
+                return False
             self.held, self.since = True, now()
             server.plan(self)
         _own.remember(self)
         return True
 
     async def adopt(self, token: HoldToken, wait: float | None) -> bool:
-        """Takes a hold over from another process, whose fence is void then."""
-        until = math.inf if wait is None else now() + wait
-        words = [*self.spec.extend(token.owner, (token.fence,)), "MINFENCE", token.fence + 1]
-        words += [] if self.spec.note is None else ["NOTE", self.spec.note]
+        """Takes a hold over from another process, whose fence is void then. A cancelled one gives the lock back."""
+        try:
+            return await self.raise_fence(token, token.lease if wait is None else min(wait, token.lease))
+        except Exception:
+            self.asked = False  # the token may be good for another attempt
+            raise
+
+    async def raise_fence(self, token: HoldToken, wait: float) -> bool:
+        def words() -> list[Any]:
+            self.asked = True
+            note = [] if self.spec.note is None else ["NOTE", self.spec.note]
+            return [*self.spec.extend(token.owner, (token.fence,)), "MINFENCE", token.fence + 1, *note]
+
+        until = now() + wait
         unanswered: Exception | None = None
         while True:
             begin = now()
             try:
-                reply = await self.ask_of_hold(words, (await self.find()).patience, fresh=unanswered is not None)
+                limit = (await self.find()).patience
+                reply = await self.ask_of_hold(words, limit, acquires=True, fresh=unanswered is not None)
             except Exception as error:
                 self.tell_of(error)
                 is_ahead = "MINFENCE is more than" in str(error)  # the clock of the fences, right after a start
-                if not (is_ahead or again(error)) or now() >= until:
+                if not (is_ahead or again(error)) or now() >= until or self.stopped:
                     raise
                 unanswered = unanswered if isinstance(error, errors.ResponseError) else error
                 await self.kind.sleep(min(next(self.pauses), max(until - now(), 0)))
@@ -353,6 +386,17 @@ class Hold(Question):
             self.slot = False
             free_slot()
 
+    def stop_waiting(self) -> None:
+        """Ends the wait, from another thread."""
+        with mutex:
+            if self.held or self.ended:
+                return
+            self.stopped = True
+            request = self.request
+        self.event.set()
+        if request is not None:
+            request.interrupt()
+
     # --- leaving, and releases that are owed: by the renewer ---
 
     async def leave(self) -> None:
@@ -360,7 +404,9 @@ class Hold(Question):
         self.owner.unsettled |= self.names
         if self.request is not None and self.request.withdraw():
             self.request = None
-        self.owe(self.spec.leave(self.owner.name))
+        # Another process may have taken over the same token: its fence is another one.
+        token, name = self.spec.token, self.owner.name
+        self.owe(self.spec.leave(name) if token is None else self.spec.release(name, (token.fence,)))
         if not self.hangs and self.server is not None and not self.server.over:
             await self.kind.ring(self.settled, LEAVE)
 
@@ -396,6 +442,8 @@ class Hold(Question):
         self.due = now()
         if request.answered:
             self.request, self.to_send = None, True
+            if self.spec.token is not None:
+                self.owed = self.spec.release(self.owner.name, (request.result,))
         elif request.is_broken() or self.due >= self.read_until:
             request.close()
             self.request, self.to_send = None, True
@@ -573,9 +621,10 @@ class Hold(Question):
     async def set_note(self, note: str) -> None:
         if self.spec.several:
             raise LockError(f"{self.spec.title}: a lock of several keys keeps its note", self.spec.name)
-        sent = now()
-        words, limit = [*self.extension(), "NOTE", note], (await self.find()).patience
-        reply = None if self.is_lost() else await self.ask_of_hold(words, limit)
+        sent, reply = now(), None
+        if not self.is_lost():
+            words = [*self.extension(), "NOTE", note]
+            reply = await self.ask_of_hold(words, (await self.find()).patience)
         if reply is None:
             self.lose("the server says that it is not held")
             raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
@@ -593,7 +642,9 @@ class Hold(Question):
                 await self.find()
                 self.owe(self.spec.release(self.owner.name, self.fences))
             raise
-        return HoldToken(self.spec.keys[0], self.owner.name, self.fences[0], self.lease, self.spec.shared)
+        [key] = self.spec.keys
+        text = key if isinstance(key, str) else key.decode("ascii", "surrogateescape")
+        return HoldToken(text, self.owner.name, self.fences[0], self.lease, self.spec.shared)
 
     # --- asking about it ---
 
@@ -612,6 +663,10 @@ class Hold(Question):
         try:
             limit = (await self.find()).patience
             found = [await self.ask(["LOCK.INFO", key, "COUNT", 0], limit) for key in self.spec.keys]
+        except errors.ResponseError as error:
+            if self.spec.old_clients and is_no_lock(error):
+                return True
+            raise
         finally:
             self.end()
         return any(found)
@@ -634,22 +689,6 @@ class Hold(Question):
 
     # --- the state ---
 
-    def claim(self, take: Callable[[Hold], Hold | None]) -> None:
-        """From here on it is the lock's acquisition, and its owner has these keys. `take` says what is in the way."""
-        with mutex:
-            other = take(self)
-            inner = other is None and self.owner.keys & self.names
-            if other is None and not inner:
-                self.owner.keys |= self.names
-                self.claimed = True
-        if inner:
-            raise LockError(f"{self.spec.title}: the outer lock has this key already", self.spec.name)
-        if other is not None:
-            text = "is held already, or waited for: each thread or task needs a lock object of its own"
-            if other.is_lost():
-                text = "was lost, and must be released first"
-            raise LockError(f"{self.spec.title} {text}", self.spec.name)
-
     def confirms(self, reply: Any) -> bool:
         return (tuple(reply) if isinstance(reply, list) else (reply,)) == self.fences
 
@@ -665,6 +704,12 @@ class Hold(Question):
             self.lose("its max is over" if now() >= self.ends else "its lease is over")
         return self.lost
 
+    async def wait_lost(self, timeout: float | None) -> bool:
+        until = math.inf if timeout is None else now() + timeout
+        while not (self.is_lost() or self.ended) and now() < until:
+            await self.kind.ring(self.event, min(self.valid_until - now(), until - now(), LOOK))
+        return self.lost
+
     def lose(self, why: str) -> None:
         """Signals the loss, unless it was released meanwhile."""
         with mutex:
@@ -672,7 +717,11 @@ class Hold(Question):
             self.lost = self.lost or lost
             if self.planner is not None and not self.owes:
                 self.planner.drop(self)
+            # Many a program never releases what it has lost.
+            server, self.server = (None, self.server) if self.owes or self.ended else (self.server, None)
         self.event.set()
+        if server is not None:
+            server.leave()
         if lost:
             self.count_end()
             self.tell("lost", f"is lost: {why}", self.failure)
@@ -756,10 +805,12 @@ class Hold(Question):
                     self.server.plan(self)
             former.leave()
 
-    async def ask_of_hold(self, words: Words, limit: float, *, fresh: bool = False) -> Any:
+    async def ask_of_hold(
+        self, words: Words | Callable[..., Words], limit: float, *, acquires: bool = False, fresh: bool = False
+    ) -> Any:
         """The reply of a command that is about the hold; None too if the key is no lock any more."""
         try:
-            return await self.ask(words, limit, fresh=fresh)
+            return await self.ask(words, limit, acquires=acquires, fresh=fresh)
         except errors.RedisError as error:
             if is_no_lock(error):
                 return None
@@ -820,6 +871,8 @@ class Hold(Question):
                 request = await server.send(words, limit, most=most, fresh=fresh, asking=asked is not None)
             if acquires:
                 self.request = request
+                if self.stopped:
+                    request.interrupt()
             return await request.reply(limit if answer is None else answer)
         except errors.ResponseError as error:
             told = explained(error, address(server.source))

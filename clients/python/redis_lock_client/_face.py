@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import math
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -18,7 +19,6 @@ from redis_lock_client import _own
 from redis_lock_client._common import (
     BLOCKING_MAX,
     LEASE,
-    LOOK,
     HoldToken,
     Key,
     LockLost,
@@ -87,6 +87,7 @@ class Face:
     _spec: Any
     _wait: float | None
     _raises = True
+    _stopped = False  # it waits no more
     _place: Place
     _places: Places | None = None
 
@@ -131,8 +132,8 @@ class Face:
         return self._hold is not None and self._hold.is_lost()
 
     def _not_acquired(self) -> LockNotAcquired:
-        text = f"was not acquired: it was not free within {self._wait:g} s"
-        return LockNotAcquired(f"{self._spec.title} {text}", self._spec.name)
+        why = "the wait was ended" if self._stopped else f"it was not free within {self._wait:g} s"
+        return LockNotAcquired(f"{self._spec.title} was not acquired: {why}", self._spec.name)
 
     def _last(self) -> Any:
         if self._hold is None or not self._hold.held:
@@ -220,6 +221,15 @@ class AsyncFace(Face):
         place, hold = self._at(), self._held()
         await hold.release()
         place.leave()
+
+    async def check(self) -> bool:
+        """Asks the server whether the lock is held now, under its fence; of a quorum, whether a majority holds it."""
+        return self._hold is not None and await self._hold.check()
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
+        lost: bool = await self._last().wait_lost(timeout)
+        return lost
 
     async def __aenter__(self) -> Self:
         if not await self.acquire():
@@ -346,7 +356,7 @@ class _Lock(Face):
         self._refuses_own = blocking_timeout is None
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
         self._within, self._raises = within, raise_on_release_error
-        self._place = Place()
+        self._place, self._begun = Place(), weakref.WeakSet[Hold]()
         if thread_local and self._kind is ThreadServer:
             self._places = Places()
 
@@ -367,7 +377,7 @@ class _Lock(Face):
             raise TypeError(f"token must be a HoldToken, and not {type(token).__name__}")
         if arguments.get("within") is not None:
             raise ValueError("within: a lock that is taken over keeps its owner")
-        lock = cls(client, token.key, **{"lease": token.lease, "shared": token.shared, **arguments})
+        lock = cls(client, token._sent_key, **{"lease": token.lease, "shared": token.shared, **arguments})
         lock._spec = dataclasses.replace(lock._spec, token=token)
         return lock
 
@@ -394,9 +404,16 @@ class _Lock(Face):
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Hold, float | None]:
         """A new acquisition, and how long to wait for it."""
-        hold = self._probe()
+        hold = self._new()
         hold.refuses_own = self._refuses_own and blocking_timeout is None
         return hold, wait_of(self._wait, blocking, blocking_timeout)
+
+    def _new(self) -> Hold:
+        hold = self._probe()
+        with mutex:
+            self._begun.add(hold)
+            hold.stopped = self._stopped
+        return hold
 
     def _probe(self) -> Hold:
         token = self._spec.token
@@ -440,6 +457,16 @@ class Lock(ThreadFace, _Lock):
         """
         hold, wait = self._begin(blocking, blocking_timeout)
         return self._enters_again(hold) or run(hold.acquire(self._take, wait))
+
+    def stop_waiting(self) -> None:
+        """Ends the wait of `acquire()` in another thread, which returns False, and lets this object wait no more.
+
+        For the end of a program. What is held stays held.
+        """
+        with mutex:
+            self._stopped, begun = True, list(self._begun)
+        for hold in begun:
+            hold.stop_waiting()
 
     def release(self) -> None:
         """Releases the lock. Raises `LockLost` if it was lost before."""
@@ -517,10 +544,7 @@ class Lock(ThreadFace, _Lock):
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
-        hold, until = self._last(), math.inf if timeout is None else now() + timeout
-        while not (hold.is_lost() or hold.ended) and now() < until:
-            hold.event.wait(max(0, min(hold.valid_until - now(), until - now(), LOOK)))
-        lost: bool = hold.lost
+        lost: bool = run(self._last().wait_lost(timeout))
         return lost
 
 
@@ -578,10 +602,6 @@ class AsyncLock(AsyncFace, _Lock):
             await TaskServer.shielded(lambda: asyncio.wait({work}))
         return None if is_over and work.cancelled() else work.result()
 
-    async def check(self) -> bool:
-        """Asks the server whether the lock is held now, under its fence."""
-        return self._hold is not None and await self._hold.check()
-
     async def owned(self) -> bool:
         """The same as `check()`, as redis-py calls it."""
         return await self.check()
@@ -593,14 +613,6 @@ class AsyncLock(AsyncFace, _Lock):
     async def guard(self, *command: Any, key: Key | None = None) -> Any:
         """Runs a command if the lock is held: see `Lock.guard`."""
         return await self._held().guard(command, key)
-
-    async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
-        hold, until = self._last(), math.inf if timeout is None else now() + timeout
-        while not (hold.is_lost() or hold.ended) and now() < until:
-            await self._kind.ring(hold.event, min(hold.valid_until - now(), until - now(), LOOK))
-        lost: bool = hold.lost
-        return lost
 
 
 for _face in (Lock, AsyncLock):  # help() shows the arguments where people look for them

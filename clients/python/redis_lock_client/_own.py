@@ -12,25 +12,64 @@ from redis_lock_client._common import Deadlock
 if TYPE_CHECKING:
     from redis_lock_client._engine import Hold, Spec
 
-# Each hold with its thread or task. A pool lends its threads to several contexts, and a task passes its own on to the
-# tasks that it begins: so it takes both to tell who it is.
-_held: contextvars.ContextVar[tuple[tuple[weakref.ref[Hold], weakref.ref[Any]], ...]] = contextvars.ContextVar(
-    "redis_lock_held", default=()
-)
+LEAST_KEYS = 64
+
+
+class Book:
+    """The holds of one thread or task in one context, by key.
+
+    A pool lends its threads to several contexts, and a task passes its own on to the tasks that it begins: so it takes
+    both to tell who it is.
+    """
+
+    def __init__(self, who: Any, parent: Book | None) -> None:
+        self.who = weakref.ref(who)
+        self.parent = parent  # the book of whoever had the context before
+        self.holds: dict[bytes, list[weakref.ref[Hold]]] = {}
+        self.room = LEAST_KEYS
+
+    def add(self, hold: Hold) -> None:
+        if len(self.holds) >= self.room:
+            self.holds = {name: live for name, refs in self.holds.items() if (live := alive(refs))}
+            self.room = max(LEAST_KEYS, 2 * len(self.holds))
+        for name in hold.names:
+            self.holds[name] = [*alive(self.holds.get(name, [])), weakref.ref(hold)]
+
+
+def alive(references: list[weakref.ref[Hold]]) -> list[weakref.ref[Hold]]:
+    return [one for one in references if (hold := one()) is not None and not hold.ended]
+
+
+_book: contextvars.ContextVar[Book | None] = contextvars.ContextVar("redis_lock_held", default=None)
+
+
+def _book_of(me: Any) -> Book | None:
+    book = _book.get()
+    while book is not None and book.who() is not me:
+        while book.parent is not None and book.parent.who() is None:  # a task that is gone
+            book.parent = book.parent.parent
+        book = book.parent
+    return book
 
 
 def remember(hold: Hold) -> None:
     """Notes that this thread or task has it."""
-    live = tuple(entry for entry in _held.get() if (one := entry[0]()) is not None and not one.ended)
-    _held.set((*live, (weakref.ref(hold), weakref.ref(hold.kind.who()))))
+    me = hold.kind.who()
+    book = _book_of(me)
+    if book is None:
+        book = Book(me, _book.get())
+        _book.set(book)
+    book.add(hold)
 
 
 def own(hold: Hold) -> list[Hold]:
     """What this thread or task holds of the same keys, through the same client."""
-    me, names = hold.kind.who(), hold.names
-    held = [one for reference, who in _held.get() if who() is me and (one := reference()) is not None]
-    live = [one for one in held if not (one.ended or one.abandoned) and one.pid == hold.pid]
-    return [one for one in live if one.spec.client is hold.spec.client and one.names & names]
+    book = _book_of(hold.kind.who())
+    if book is None:
+        return []
+    found = [one for name in hold.names for reference in book.holds.get(name, ()) if (one := reference()) is not None]
+    live = [one for one in dict.fromkeys(found) if not (one.ended or one.abandoned) and one.pid == hold.pid]
+    return [one for one in live if one.spec.client is hold.spec.client]
 
 
 def refuse(hold: Hold) -> None:

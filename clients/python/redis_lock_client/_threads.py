@@ -12,7 +12,7 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from redis_lock_client._common import ANSWER, TICK, now
+from redis_lock_client._common import ANSWER, TICK, mutex, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 from redis_lock_client._trouble import teller
 
@@ -87,7 +87,8 @@ class ThreadRequest(Request):
             if isinstance(error, OSError | ValueError):
                 raise errors.ConnectionError(f"the connection broke: {error}") from error
             raise
-        self.answered, self.connection, self.result = True, None, reply
+        with mutex:
+            self.answered, self.connection, self.result = True, None, reply
         self.server.lent.discard(self)
         self.server.give(connection)
         return reply
@@ -99,6 +100,12 @@ class ThreadRequest(Request):
 
     def is_broken(self) -> bool:
         return self.connection is None and not self.answered
+
+    def interrupt(self) -> None:
+        with mutex, contextlib.suppress(OSError):
+            timed = getattr(self.connection, "_sock", None)
+            if isinstance(timed, TimedSocket):  # not by what TLS makes of it, which is in use
+                socket.socket.shutdown(timed.plain, socket.SHUT_RDWR)
 
 
 # Threads that run a renewer: they must not be held up by an application.

@@ -66,6 +66,9 @@ class Request(abc.ABC):
         """True if it has not been sent, and will not be."""
         return False
 
+    def interrupt(self) -> None:  # noqa: B027 - no task is interrupted so: it is cancelled
+        """Ends `reply` in another thread."""
+
 
 class Duty:
     """Something that the renewer sees to when it is due."""
@@ -131,6 +134,10 @@ class Errand(Request, Question):
 
     def close(self) -> None:
         self.wanted = False
+
+    def interrupt(self) -> None:
+        self.error = errors.ConnectionError("the request was given up")
+        self.bell.set()
 
     def withdraw(self) -> bool:
         with mutex:

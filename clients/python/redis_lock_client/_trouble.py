@@ -8,18 +8,20 @@ import dataclasses
 import errno
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from redis import exceptions as errors
 
-from redis_lock_client._common import Deadlock, mutex, now
+from redis_lock_client._common import LOOK, Deadlock, mutex, now
 
 logger = logging.getLogger("redis_lock")
 QUIET = 10.0  # the logger says the same of one server at most this often, in seconds
 MOST_REMEMBERED = 1000
 MOST_UNTOLD = 10_000
+MOST_TELLERS = 8  # threads that tell; so many callbacks may hang
 # What a callback of the application may raise. What a signal raises in it goes on: it is meant for the wait.
 OWN = (Exception, asyncio.CancelledError, GeneratorExit)
 
@@ -172,34 +174,54 @@ def _is_news(kind: str, server: str) -> bool:
 
 
 class _Teller:
-    """A thread that tells, one after the other, what a renewer has no time for. It ends when there is nothing."""
+    """Threads that tell what a renewer has no time for. They end when there is nothing.
+
+    One tells all, one after the other. While a callback takes longer than `LOOK`, another one goes on.
+    """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In the child of a fork: the threads are the parent's."""
         self.calls: deque[Callable[[], Any]] = deque(maxlen=MOST_UNTOLD)  # then the oldest go
-        self.running = False
+        self.threads = 0
+        self.told = 0  # so many were begun
+        self.watched = False  # a thread sees whether the others get on
+
+    @property
+    def running(self) -> bool:
+        return self.threads > 0
 
     def later(self, call: Callable[[], Any]) -> None:
         with mutex:
             self.calls.append(call)
-            if self.running:
-                return
-            self.running = True
-        threading.Thread(target=self.run, name="redis-lock trouble", daemon=True).start()
+            self.call_another()
 
-    def run(self) -> None:
+    def call_another(self) -> None:
+        """One that tells, or one that watches. Needs `mutex`."""
+        if self.threads < MOST_TELLERS and not self.watched:
+            self.watched = self.threads > 0
+            self.threads += 1
+            threading.Thread(target=self.run, args=(self.watched,), name="redis-lock trouble", daemon=True).start()
+
+    def run(self, watches: bool) -> None:
+        told = -1
+        while watches and self.calls and self.told != told:
+            told = self.told
+            time.sleep(LOOK)
+        with mutex:
+            self.watched = self.watched and not watches
         while True:
             with mutex:
                 if not self.calls:
-                    self.running = False
+                    self.threads -= 1
                     return
-                call = self.calls.popleft()
+                call, self.told = self.calls.popleft(), self.told + 1
+                if self.calls:
+                    self.call_another()
             with contextlib.suppress(SystemExit):  # it ends no process from here
                 call()
-
-    def forget(self) -> None:
-        """In the child of a fork: the thread is the parent's."""
-        self.calls.clear()
-        self.running = False
 
 
 teller = _Teller()

@@ -11,15 +11,14 @@ Without one it is renewed for as long as it is held and its process lives. It ne
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import redis
 import redis.asyncio
-from redis import exceptions as errors
 from redis.exceptions import LockError
 
-from redis_lock_client._common import LEASE, LOOK, Key, LockLost, LockNotAcquired, again, check_rest, margin, mutex, now
-from redis_lock_client._engine import Hold, Owner, is_no_lock
+from redis_lock_client._common import LEASE, LOOK, Key, LockLost, LockNotAcquired, again, check_rest, margin, now
+from redis_lock_client._engine import Hold, Owner
 from redis_lock_client._face import AsyncLock, Lock, Place, _Lock
 from redis_lock_client._threads import run
 
@@ -74,11 +73,6 @@ class TimedHold(Hold):
 
     def lose(self, why: str) -> None:
         super().lose("its timeout is over" if now() >= self.ends else why)
-        if not self.owes:  # many a program lets its lock end, and never releases it
-            with mutex:
-                server, self.server = self.server, None
-            if server is not None:
-                server.leave()
 
     async def end_after(self, seconds: float, *, more: bool) -> Literal[True]:
         """Lets it end so many seconds from now, or `more` of them after its end."""
@@ -156,11 +150,19 @@ class _RedisLock(_Lock):
         seconds = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
             seconds = 0
-        hold = self._probe()
+        hold = self._new()
         hold.refuses_own = seconds is None
         if token is not None:
             hold.token = token.encode() if isinstance(token, str) else bytes(token)  # type: ignore[attr-defined]
         return hold, None if seconds is None else max(0, seconds)
+
+    async def _acquired(self, hold: Hold, wait: float | None) -> bool:
+        # Nothing is in its way: who shares the object waits for the server. Without a place nobody would renew it.
+        place = Place()
+        if not await hold.acquire(place.put, wait):
+            return False
+        self._at().put(hold)
+        return True
 
     def _not_acquired(self) -> LockNotAcquired:
         return LockNotAcquired(f"{self._spec.title} was not acquired within the time given", self._spec.name)
@@ -199,13 +201,7 @@ class RedisLock(_RedisLock, Lock):
             token: what `local.token` says. The owner that the server knows is another one, and never given twice.
 
         """
-        hold, wait = self._ask(blocking, blocking_timeout, token)
-        # Nothing is in its way: who shares the object waits for the server. Without a place nobody would renew it.
-        place = Place()
-        if not run(hold.acquire(place.put, wait)):
-            return False
-        self._at().put(hold)
-        return True
+        return run(self._acquired(*self._ask(blocking, blocking_timeout, token)))
 
     def release(self) -> None:
         """Releases the lock. Raises `LockNotOwnedError` if it was lost before, and `LockError` if it is not held."""
@@ -221,15 +217,6 @@ class RedisLock(_RedisLock, Lock):
         done: Literal[True] = run(self._reacquisition())
         return done
 
-    def locked(self) -> bool:
-        """True if anybody holds the lock, also as a string of redis-py's own."""
-        try:
-            return super().locked()
-        except errors.ResponseError as error:
-            if is_no_lock(error):
-                return True
-            raise
-
 
 class AsyncRedisLock(_RedisLock, AsyncLock):
     """The helper's lock with the face of `redis.asyncio.lock.Lock`."""
@@ -241,12 +228,7 @@ class AsyncRedisLock(_RedisLock, AsyncLock):
         token: str | bytes | None = None,
     ) -> bool:
         """Takes the lock, or waits for it: see `RedisLock.acquire`."""
-        hold, wait = self._ask(blocking, blocking_timeout, token)
-        place = Place()
-        if not await hold.acquire(place.put, wait):
-            return False
-        self._at().put(hold)
-        return True
+        return await self._acquired(*self._ask(blocking, blocking_timeout, token))
 
     async def release(self) -> None:
         """Releases the lock: see `RedisLock.release`."""
@@ -262,36 +244,50 @@ class AsyncRedisLock(_RedisLock, AsyncLock):
         done: Literal[True] = await self._reacquisition()
         return done
 
-    async def locked(self) -> bool:
-        """True if anybody holds the lock, also as a string of redis-py's own."""
-        try:
-            return await super().locked()
-        except errors.ResponseError as error:
-            if is_no_lock(error):
-                return True
-            raise
-
-
-class Redis(redis.Redis):
-    """`redis.Redis`, of which `lock()` gives this helper's lock."""
-
-    def lock(self, name: Any, *arguments: Any, lock_class: Any = None, **named: Any) -> Any:
-        """Returns a `RedisLock`: see the arguments of redis-py's `lock()`."""
-        if len(arguments) < LOCK_CLASS_AT:
-            named["lock_class"] = lock_class or RedisLock
-        return super().lock(name, *arguments, **named)
-
-
-class AsyncRedis(redis.asyncio.Redis):
-    """`redis.asyncio.Redis`, of which `lock()` gives this helper's lock."""
-
-    def lock(self, name: Any, *arguments: Any, lock_class: Any = None, **named: Any) -> Any:
-        """Returns an `AsyncRedisLock`: see the arguments of redis-py's `lock()`."""
-        if len(arguments) < LOCK_CLASS_AT:
-            named["lock_class"] = lock_class or AsyncRedisLock
-        return super().lock(name, *arguments, **named)
-
 
 LOCK_CLASS_AT = 5  # its place among the arguments after the name
 
-__all__ = ["AsyncRedis", "AsyncRedisLock", "Redis", "RedisLock"]
+
+class Locks:
+    """A client of which `lock()` gives this helper's lock, also by a pipeline."""
+
+    _lock_class: ClassVar[type[_RedisLock]]
+
+    def lock(self, name: Any, *arguments: Any, lock_class: Any = None, **named: Any) -> Any:
+        """Returns this helper's lock: see the arguments of redis-py's `lock()`."""
+        if len(arguments) < LOCK_CLASS_AT:
+            named["lock_class"] = lock_class or self._lock_class
+        return super().lock(name, *arguments, **named)  # type: ignore[misc]
+
+    def pipeline(self, *arguments: Any, **named: Any) -> Any:
+        """Returns a pipeline. Its lock is the client's: it is taken at once, and not by the pipeline."""
+        pipeline = super().pipeline(*arguments, **named)  # type: ignore[misc]
+        pipeline.lock = self.lock
+        return pipeline
+
+
+class Redis(Locks, redis.Redis):
+    """`redis.Redis`, of which `lock()` gives a `RedisLock`."""
+
+    _lock_class = RedisLock
+
+
+class RedisCluster(Locks, redis.RedisCluster):
+    """`redis.RedisCluster`, of which `lock()` gives a `RedisLock`."""
+
+    _lock_class = RedisLock
+
+
+class AsyncRedis(Locks, redis.asyncio.Redis):  # type: ignore[misc] # of redis-py's own bases
+    """`redis.asyncio.Redis`, of which `lock()` gives an `AsyncRedisLock`."""
+
+    _lock_class = AsyncRedisLock
+
+
+class AsyncRedisCluster(Locks, redis.asyncio.RedisCluster):  # type: ignore[misc] # the same
+    """`redis.asyncio.RedisCluster`, of which `lock()` gives an `AsyncRedisLock`."""
+
+    _lock_class = AsyncRedisLock
+
+
+__all__ = ["AsyncRedis", "AsyncRedisCluster", "AsyncRedisLock", "Redis", "RedisCluster", "RedisLock"]

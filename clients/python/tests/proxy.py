@@ -2,8 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 import socket
+import subprocess
+import tempfile
 import threading
+
+import redis
+from test_fake import wait_for
 
 
 class Proxy:
@@ -124,6 +130,65 @@ class Wire:
         self.held.set()
         self.open.set()
         self.cut()
+
+
+class Cluster:
+    """Two primaries, each with half of the slots."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.processes, self.ports = [], []
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self):
+        nodes = [self.node() for _ in range(2)]
+        nodes[0].execute_command("CLUSTER", "MEET", "127.0.0.1", self.ports[1])
+        for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
+        for node in nodes:
+            wait_for(lambda node=node: self.knows_all(node))
+            node.close()
+
+    def knows_all(self, node):
+        said = node.execute_command("CLUSTER", "INFO")
+        return b"cluster_state:ok" in said and b"cluster_known_nodes:2" in said
+
+    def node(self):
+        """A node that has begun. Its port, or that of its bus, may be taken meanwhile: then another one."""
+        while True:
+            port = closed_port()
+            if port > 55_000:
+                continue
+            words = ["--port", port, "--dir", self.folder.name, "--save", "", "--cluster-enabled", "yes"]
+            words += ["--cluster-config-file", f"nodes-{port}", "--loadmodule", os.environ["REDIS_LOCK_MODULE"]]
+            program = [os.environ.get("REDIS_LOCK_SERVER", "redis-server"), *map(str, words)]
+            process = subprocess.Popen(program, stdout=subprocess.DEVNULL)
+            self.processes.append(process)
+            client = redis.Redis(port=port)
+            wait_for(lambda: process.poll() is not None or answers(client))  # noqa: B023 - called here
+            if process.poll() is None:
+                self.ports.append(port)
+                return client
+
+    def client(self, **settings):
+        return redis.RedisCluster(host="127.0.0.1", port=self.ports[0], **settings)
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.folder.cleanup()
+
+
+def answers(client):
+    try:
+        return client.ping()
+    except redis.ConnectionError:
+        return False
 
 
 def closed_port():

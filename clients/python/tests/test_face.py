@@ -223,6 +223,24 @@ class FaceTest(unittest.TestCase):
             self.assertEqual(len(self.told), 1)
             self.assertRaises(LockLost, lock.release)
 
+    def test_a_callback_that_hangs_keeps_no_other_from_being_told(self):
+        hangs, told = threading.Event(), []
+        self.addCleanup(hangs.set)
+        callbacks = [lambda _: hangs.wait(60)] * 3 + [told.append]
+        locks = [Lock(self.client, f"{self.key}:{at}", on_trouble=tell) for at, tell in enumerate(callbacks)]
+        for lock in locks:
+            lock.acquire()
+            self.client.execute_command("LOCK.BREAK", lock._spec.name)
+        with mock.patch.object(_trouble, "LOOK", 0.01):
+            locks[0]._hold.server.hurry()
+            for lock in locks:
+                self.assertTrue(lock.wait_lost(60))
+            wait_for(lambda: told)
+        self.assertFalse(hangs.is_set())
+        hangs.set()
+        for lock in locks:
+            self.assertRaises(LockLost, lock.release)
+
     @unittest.skipUnless(hasattr(BaseException, "add_note"), "notes are newer than this Python")
     def test_the_error_of_a_block_notes_the_loss(self):
         with self.assertRaises(ZeroDivisionError) as caught, Lock(self.client, self.key):

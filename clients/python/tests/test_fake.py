@@ -31,7 +31,9 @@ class PageTest(unittest.TestCase):
         exec(program, {})  # noqa: S102
 
 
-class FakeTest(unittest.TestCase):
+class OnFake(unittest.TestCase):
+    """A test with a server in memory and a client of it."""
+
     def setUp(self):
         logging.disable(logging.ERROR)
         self.addCleanup(logging.disable, logging.NOTSET)
@@ -40,6 +42,8 @@ class FakeTest(unittest.TestCase):
         self.client = self.fake.client(decode_responses=True, protocol=3)
         self.addCleanup(self.client.close)
 
+
+class FakeTest(OnFake):
     def test_a_lock_that_is_taken_away_is_told_at_once(self):
         with self.assertRaises(LockLost), Lock(self.client, "k", lease=3600) as lock:
             self.fake.lose("k")

@@ -8,6 +8,7 @@ import threading
 import unittest
 from pathlib import Path
 
+import redis
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -92,6 +93,29 @@ class FiguresTest(unittest.TestCase):
             self.fake.set_down(False)
             wait_for(lambda: lock.valid_for > HOUR / 2)
 
+    def test_tasks_are_told_as_threads_are_also_by_a_coroutine(self):
+        async def play():
+            told = []
+
+            async def tell(trouble):
+                told.append(trouble.kind)
+
+            client = self.fake.async_client()
+            lock = AsyncLock(client, "k", lease=HOUR, on_trouble=tell, listener=self.heard)
+            with self.assertRaises(LockLost):
+                async with lock:
+                    self.fake.lose("k")
+                    self.assertTrue(await lock.wait_lost(60))
+            async with lock:
+                self.assertFalse(await AsyncLock(client, "k", wait=0, listener=self.heard).acquire())
+            self.assertEqual(self.heard.names, ["waited", "lost", "waited", "refused", "held"])
+            self.fake.set_down()
+            with self.assertRaises(redis.ConnectionError):
+                await AsyncLock(client, "k", wait=0, on_trouble=tell).acquire()
+            await asyncio.to_thread(wait_for, lambda: told == ["lost", "unreachable"])
+
+        asyncio.run(play())
+
     def test_a_listener_that_ends_its_thread_is_called_again(self):
         told = []
 
@@ -145,6 +169,7 @@ class FiguresTest(unittest.TestCase):
             self.fake.set_down(False)
             self.fake.lose("k")
             wait_for(lambda: lock.lost)
+        wait_for(lambda: "redis_lock.lost" in self.points(reader))
         found = self.points(reader)
         self.assertEqual(
             {name: found[f"redis_lock.{name}"] for name in ("waited", "refused", "held", "lost")},
@@ -193,6 +218,41 @@ class LeadTest(unittest.TestCase):
             return len(terms)
 
         self.assertEqual(Lock(self.client, "k").lead(term), 2)
+
+    def test_a_leader_whose_server_goes_away_steps_down_and_leads_again(self):
+        terms = []
+
+        def begin(lock):
+            terms.append(lock.fence)
+            if len(terms) == 1:
+                self.fake.set_down()
+                self.fake.advance(60)  # beyond its lease
+            return None if len(terms) == 1 else "done"
+
+        def term(lock):
+            value = begin(lock)
+            self.assertEqual(lock.lost, value is None)
+            self.fake.set_down(False)
+            return value
+
+        async def term_of_task(lock):
+            value = begin(lock)
+            try:
+                if value is None:
+                    await asyncio.sleep(1_000)
+            finally:
+                self.fake.set_down(False)
+            return value
+
+        async def play():
+            client = self.fake.async_client()
+            self.assertEqual(await AsyncLock(client, "k").lead(term_of_task), "done")
+
+        self.assertEqual(Lock(self.client, "k").lead(term), "done")
+        self.assertLess(*terms)
+        terms.clear()
+        asyncio.run(play())
+        self.assertLess(*terms)
 
     def test_another_error_or_another_lock_that_is_lost_ends_it(self):
         for error in (ValueError("the work's own"), LockLost("another lock")):

@@ -1,31 +1,44 @@
 """What a program may do with a lock that it holds, on the server in memory."""
 
 import asyncio
+import dataclasses
 import gc
-import logging
+import json
 import sys
 import threading
 import unittest
+import weakref
 from pathlib import Path
+from unittest import mock
 
 import redis
-from test_fake import wait_for
+from test_fake import OnFake, wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from redis_lock_client import AsyncLock, Deadlock, HoldToken, Lock, LockError, LockLost, LockNotAcquired, locked
-from redis_lock_client.testing import FakeServer
+from redis_lock_client import (
+    AsyncLock,
+    Deadlock,
+    HoldToken,
+    Lock,
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    _common,
+    _engine,
+    _own,
+    _tasks,
+    _threads,
+    _transport,
+    _waiting,
+    locked,
+)
 
 HOUR = 3600
 
 
-class HoldTest(unittest.TestCase):
+class HoldTest(OnFake):
     def setUp(self):
-        logging.disable(logging.ERROR)
-        self.addCleanup(logging.disable, logging.NOTSET)
-        self.fake = FakeServer()
-        self.addCleanup(self.fake.close)
-        self.client = self.fake.client(decode_responses=True, protocol=3)
-        self.addCleanup(self.client.close)
+        super().setUp()
         self.told = []
 
     def lock(self, **arguments):
@@ -128,6 +141,95 @@ class HoldTest(unittest.TestCase):
         self.assertRaises(TypeError, Lock.from_token, self.client, "token")
         self.assertRaises(ValueError, Lock.from_token, self.client, token, within=self.held())
 
+    def test_a_token_of_a_key_of_bytes_goes_into_json(self):
+        for key in (b"plain", b"\xff\x00\xc3\xa9", "h\u00e9", "\U0001f512"):
+            lock = Lock(self.client, key)
+            lock.acquire()
+            message = json.dumps(dataclasses.asdict(lock.detach()))
+            with self.subTest(key), Lock.from_token(self.client, HoldToken(**json.loads(message))) as adopted:
+                self.assertEqual(adopted._spec.names, lock._spec.names)
+                self.assertTrue(adopted.check())
+
+    def test_nobody_waits_for_a_token_beyond_its_lease(self):
+        for wait in (None, 3 * HOUR):
+            token = self.held().detach()
+            self.fake.set_down()
+            self.told.clear()
+            found = []
+
+            def take_over(token=token, wait=wait, found=found):
+                try:
+                    Lock.from_token(self.client, token, wait=wait, on_trouble=self.told.append).acquire()
+                except redis.ConnectionError as error:
+                    found.append(error)
+
+            waits = threading.Thread(target=take_over, daemon=True)
+            waits.start()
+            wait_for(lambda: self.told)
+            self.fake.advance(HOUR + 60)
+            waits.join(60)
+            self.assertFalse(waits.is_alive())
+            self.assertEqual(len(found), 1)
+            self.fake.set_down(False)
+
+    def test_an_interrupted_take_over_gives_the_lock_back(self):
+        token = self.held().detach()
+
+        reply, first = _threads.ThreadRequest.reply, [1]
+
+        async def interrupt(request, limit):
+            if not first:
+                return await reply(request, limit)
+            first.clear()
+            wait_for(lambda: self.info("fence") > token.fence)
+            raise KeyboardInterrupt
+
+        adopted = Lock.from_token(self.client, token)
+        with mock.patch.object(_threads.ThreadRequest, "reply", interrupt):
+            self.assertRaises(KeyboardInterrupt, adopted.acquire)
+        wait_for(lambda: self.client.exists("k") == 0)
+
+    def test_a_cancelled_take_over_gives_back_what_it_has_and_no_more(self):
+        async def play():
+            client = self.fake.async_client()
+
+            async def cancel(token, what, until):
+                lock = AsyncLock.from_token(client, token)
+                taking = asyncio.create_task(lock.acquire())
+                with mock.patch.object(*what, hang):
+                    await asyncio.to_thread(wait_for, until)
+                    taking.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await taking
+                await asyncio.to_thread(wait_for, lambda: lock._hold.server is None)
+
+            async def hang(*_, **__):
+                seen.append(1)
+                await asyncio.Event().wait()
+
+            async def detached():
+                seen.clear()
+                lock = AsyncLock(client, "k", lease=HOUR)
+                await lock.acquire()
+                return await lock.detach()
+
+            seen, reply = [], (_tasks.TaskRequest, "reply")
+            # It was taken over, and the reply was not read.
+            token = await detached()
+            await cancel(token, reply, lambda: self.info("fence") > token.fence)
+            self.assertEqual(self.client.exists("k"), 0)
+            # Nothing was sent: the token is good.
+            token = await detached()
+            await cancel(token, (_tasks.TaskServer, "lend"), lambda: seen)
+            async with AsyncLock.from_token(client, token) as first:
+                # Another one has taken it over before.
+                seen.clear()
+                await cancel(token, reply, lambda: seen)
+                self.assertTrue(await first.check())
+            await client.aclose()
+
+        asyncio.run(play())
+
     def test_shares_and_several_keys_are_not_handed_over(self):
         for lock in (
             Lock(self.client, "s", limit=2),
@@ -136,6 +238,75 @@ class HoldTest(unittest.TestCase):
         ):
             with lock, self.assertRaisesRegex(LockError, "cannot be handed over"):
                 lock.detach()
+
+    # --- ending ---
+
+    def test_a_lost_lock_that_nobody_releases_leaves_its_server(self):
+        def lose(lock):
+            server = lock._hold.server
+            self.assertEqual(server.users, 1)
+            self.fake.lose("k")
+            return server
+
+        lock = self.held()
+        server = lose(lock)
+        wait_for(lambda: server.users == 0)
+        self.assertRaises(LockLost, lock.set_note, "late")
+        self.assertFalse(lock.check())
+        self.assertEqual(server.users, 0)
+        self.assertRaises(LockLost, lock.release)
+        self.assertEqual(server.users, 0)
+
+        async def play():
+            async_lock = AsyncLock(self.fake.async_client(), "k", lease=HOUR)
+            await async_lock.acquire()
+            server = lose(async_lock)
+            self.assertTrue(await async_lock.wait_lost(60))
+            self.assertEqual(server.users, 0)
+
+        asyncio.run(play())
+
+    @mock.patch.object(_transport, "ANSWER", HOUR)
+    @mock.patch.object(_engine, "BLOCK", HOUR)
+    @mock.patch.object(_waiting, "NOTIFY_QUEUE", HOUR)
+    def test_a_wait_is_ended_by_another_thread(self):
+        self.fake.take("k")
+
+        def waiting():
+            return self.client.execute_command("LOCK.INFO", "k")["waiting"]
+
+        for most in (0, 32):
+            for thread_local in (False, True):
+                with self.subTest((most, thread_local)):
+                    lock, got = self.lock(max_blocking=most, thread_local=thread_local), []
+                    waits = threading.Thread(target=lambda lock=lock, got=got: got.append(lock.acquire()), daemon=True)
+                    waits.start()
+                    wait_for(lambda: waiting() == 1)
+                    lock.stop_waiting()
+                    waits.join(60)
+                    self.assertEqual(got, [False])
+                    self.assertTrue(thread_local or lock._hold.owed)  # it has left, and not let its place end
+                    wait_for(lambda: waiting() == 0)
+                    with self.assertRaisesRegex(LockNotAcquired, "the wait was ended"), lock:
+                        self.fail("it waits no more")
+        self.assertEqual(self.told, [])
+
+    @mock.patch.object(_common, "PAUSE_MAX", HOUR)
+    @mock.patch.object(_common, "PAUSE_MIN", HOUR)
+    def test_a_pause_is_ended_by_another_thread_and_what_is_held_stays(self):
+        with self.lock() as held:
+            held.stop_waiting()
+            self.assertTrue(held.check())
+        self.assertFalse(held.acquire())
+        self.fake.set_down()
+        lock, got = self.lock(), []
+        waits = threading.Thread(target=lambda: got.append(lock.acquire()), daemon=True)
+        waits.start()
+        wait_for(lambda: self.told)
+        lock.stop_waiting()
+        waits.join(60)
+        self.assertEqual(got, [False])
+        self.assertRaises(LockNotAcquired, lock.lead, lambda _: 1)
 
     # --- by oneself ---
 
@@ -175,6 +346,42 @@ class HoldTest(unittest.TestCase):
             self.assertTrue(Lock(self.client, "k").acquire())
             clock.join()
             self.assertTrue(limited.lost)
+
+    def test_what_a_thread_holds_is_not_gone_through_with_each_lock(self):
+        class Reference(weakref.ref):
+            asked = 0
+
+            def __call__(self):
+                Reference.asked += 1
+                return super().__call__()
+
+        with mock.patch.object(_own.weakref, "ref", Reference):
+            locks = [Lock(self.client, f"k{number}") for number in range(300)]
+            for lock in locks:
+                lock.acquire()
+            for lock in locks:
+                lock.release()
+        self.assertLess(Reference.asked, 30 * len(locks))
+
+    def test_tasks_that_follow_each_other_leave_nothing(self):
+        async def play():
+            client, depths = self.fake.async_client(), []
+
+            async def work(left):
+                async with AsyncLock(client, f"k{left}"):
+                    depths.append(depth(_own._book.get()))
+                return asyncio.create_task(work(left - 1)) if left else None
+
+            task = asyncio.create_task(work(20))
+            while task is not None:
+                task = await task
+                gc.collect()
+            self.assertLess(max(depths), 10)
+
+        def depth(book):
+            return 1 + depth(book.parent) if book else 0
+
+        asyncio.run(play())
 
     def test_a_reentrant_lock_is_released_with_the_outermost_block(self):
         def again(depth):
@@ -288,6 +495,8 @@ class HoldTest(unittest.TestCase):
             await giver.acquire()
             async with AsyncLock.from_token(client, await giver.detach()) as adopted:
                 self.assertGreater(adopted.fence, giver.fence)
+                late = self.client.execute_command("LOCK.GUARD", "k", giver.owner, giver.fence, "SET", "data", "late")
+                self.assertIsNone(late)
                 await adopted.release_after(HOUR)
             self.assertFalse(await AsyncLock(client, "k", wait=0).acquire())
             self.fake.lose("k")
@@ -302,6 +511,11 @@ class HoldTest(unittest.TestCase):
             await limited.acquire()
             self.fake.advance(HOUR + 1)
             self.assertTrue(await limited.wait_lost(60))
+            self.fake.advance(60)
+            async with AsyncLock(client, "k", wait=0) as other:
+                self.assertGreater(other.fence, limited.fence)
+                with self.assertRaises(LockLost):
+                    await limited.guard("SET", "data", "late")
             await client.aclose()
 
         asyncio.run(main())

@@ -492,7 +492,7 @@ class Hold:
     async def acquire(self, take: Callable[[Hold], Hold | None], wait: float | None) -> bool:
         """True when it is held, False when `wait` was over. Whatever else happens, nothing is left on the servers."""
         try:
-            self.claim(take)
+            self.owner.claim(self, take)
             got = await self.rounds(wait)
         except BaseException:
             try:
@@ -807,20 +807,6 @@ class Hold:
         return self.lost
 
     # --- the state ---
-
-    def claim(self, take: Callable[[Hold], Hold | None]) -> None:
-        """From here on it is the lock's acquisition, and its owner has this key. `take` says what is in the way."""
-        with mutex:
-            other = take(self)
-            if other is not None:
-                text = "is held already, or waited for: each thread or task needs a lock object of its own"
-                if other.is_lost():
-                    text = "was lost, and must be released first"
-                raise LockError(f"{self.spec.title} {text}", self.spec.name)
-            if self.owner.keys & self.names:
-                raise LockError(f"{self.spec.title}: the outer lock has this key already", self.spec.name)
-            self.owner.keys |= self.names
-            self.claimed = True
 
     def valid_until(self) -> float:
         """Until when a majority surely keeps it: as long as the last but so many of the nodes."""

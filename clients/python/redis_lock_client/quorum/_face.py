@@ -105,15 +105,6 @@ class AsyncQuorumLock(AsyncFace, _QuorumLock):
         except RuntimeError:  # asked in another thread
             teller.later(call)
 
-    async def check(self) -> bool:
-        """Asks the servers whether a majority of them holds the lock now."""
-        return self._hold is not None and await self._hold.check()
-
-    async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
-        lost: bool = await self._last().wait_lost(timeout)
-        return lost
-
 
 class QuorumLock(ThreadFace, _QuorumLock):
     """A lock over a majority of servers, for threads: see the arguments of `_QuorumLock`."""
