@@ -236,7 +236,7 @@ CALLS = {
         "clients/node/*.ts clients/node/engine/terms.ts clients/node/engine/figures.ts clients/node/testing/*.ts",
         r"\b{0}\??[(:<]|class {0}\b",
     ),
-    "Go": ("clients/go/redislock*/*.go", r"^func (?:\([^)]*\) )?{0}\(|^package {0}\b"),
+    "Go": ("clients/go/redislock*/*.go clients/go/lockotel/*.go", r"^func (?:\([^)]*\) )?{0}\(|^package {0}\b"),
     "Java": ("clients/java/*/src/main/java/**/*.java", r"\b{0}\(|(?:class|interface) {0}\b"),
     "Rust": ("clients/rust/src/**/*.rs", r"fn {0}\b|(?:struct|trait) {0}\b"),
 }
