@@ -6,20 +6,23 @@ import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.SocketOptions;
 import io.lettuce.core.SslOptions;
-import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
-import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import io.lettuce.core.resource.ClientResources;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redislock.spi.Connection;
 import redislock.spi.ServerError;
@@ -37,6 +40,10 @@ public final class LettuceTransport implements Transport {
     private final List<RedisURI> uris;
     private final RedisClient client;
     private final AtomicInteger next = new AtomicInteger();
+    /** What is not connected yet. Lettuce leaves a connection open that is made while its client is shut down. */
+    private final Set<CompletableFuture<?>> connecting = ConcurrentHashMap.newKeySet();
+
+    private volatile boolean isClosed;
 
     private LettuceTransport(@Nullable ClientResources resources, SslOptions tls, List<RedisURI> uris) {
         if (uris.isEmpty()) throw new IllegalArgumentException("no URI");
@@ -102,13 +109,7 @@ public final class LettuceTransport implements Transport {
 
     @Override
     public CompletableFuture<Connection> connect(@Nullable String address, boolean isDirect) {
-        RedisURI uri;
-        try {
-            uri = uri(address);
-        } catch (RuntimeException bad) {
-            return CompletableFuture.failedFuture(bad);
-        }
-        return connected(uri).handle((connection, error) -> {
+        return connected(() -> client.connectAsync(ByteArrayCodec.INSTANCE, uri(address))).handle((connection, error) -> {
             if (connection != null) return new LettuceConnection(connection);
             throw new CompletionException(plain(error));
         });
@@ -117,13 +118,7 @@ public final class LettuceTransport implements Transport {
     @Override
     public CompletableFuture<Subscription> subscribe(
             @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {
-        CompletableFuture<StatefulRedisPubSubConnection<byte[], byte[]>> connecting;
-        try {
-            connecting = client.connectPubSubAsync(ByteArrayCodec.INSTANCE, uri(address)).toCompletableFuture();
-        } catch (RuntimeException bad) {
-            return CompletableFuture.failedFuture(bad);
-        }
-        return connecting
+        return connected(() -> client.connectPubSubAsync(ByteArrayCodec.INSTANCE, uri(address)))
                 .thenCompose(connection -> {
                     LettuceSubscription subscription = new LettuceSubscription(connection, told, ended);
                     return subscription.begin(channel.getBytes(StandardCharsets.UTF_8), isSharded);
@@ -134,12 +129,20 @@ public final class LettuceTransport implements Transport {
                 });
     }
 
-    private CompletableFuture<StatefulRedisConnection<byte[], byte[]>> connected(RedisURI uri) {
+    private <T> CompletableFuture<T> connected(Supplier<CompletionStage<T>> connect) {
+        CompletableFuture<T> made = new CompletableFuture<>();
+        connecting.add(made);
+        made.whenComplete((connection, error) -> connecting.remove(made));
         try {
-            return client.connectAsync(ByteArrayCodec.INSTANCE, uri).toCompletableFuture();
-        } catch (RuntimeException closed) {
-            return CompletableFuture.failedFuture(closed);
+            if (isClosed) throw new IllegalStateException("the transport is closed");
+            connect.get().whenComplete((connection, error) -> {
+                if (error == null) made.complete(connection);
+                else made.completeExceptionally(error);
+            });
+        } catch (RuntimeException bad) {
+            made.completeExceptionally(bad);
         }
+        return made;
     }
 
     /** What was wrong: an error reply, wherever it is hidden, or what Lettuce said. */
@@ -160,7 +163,9 @@ public final class LettuceTransport implements Transport {
 
     @Override
     public void close() {
-        // Without a quiet time: nothing is sent any more.
-        client.shutdownAsync(0, 2, java.util.concurrent.TimeUnit.SECONDS);
+        isClosed = true;
+        CompletableFuture.allOf(connecting.toArray(CompletableFuture<?>[]::new))
+                // Without a quiet time: nothing is sent any more.
+                .whenComplete((none, error) -> client.shutdownAsync(0, 2, TimeUnit.SECONDS));
     }
 }

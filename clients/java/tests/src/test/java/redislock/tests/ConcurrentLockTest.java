@@ -50,7 +50,7 @@ class ConcurrentLockTest {
     private static <T> T elsewhere(Callable<T> work) throws Exception {
         FutureTask<T> task = new FutureTask<>(work);
         new Thread(task).start();
-        return task.get(30, TimeUnit.SECONDS);
+        return task.get(60, TimeUnit.SECONDS);
     }
 
     /** By another thread, which gives it back. */
@@ -104,14 +104,14 @@ class ConcurrentLockTest {
             assertTrue(System.nanoTime() - began >= 300_000_000);
             CompletableFuture<Boolean> other = CompletableFuture.supplyAsync(() -> {
                 try {
-                    return lock.tryLock(20, TimeUnit.SECONDS);
+                    return lock.tryLock(60, TimeUnit.SECONDS);
                 } catch (InterruptedException interrupted) {
                     return false;
                 }
             });
             Server.await("a waiter", () -> at(library).waiting("k") == 1);
             lock.unlock();
-            assertTrue(other.get(20, TimeUnit.SECONDS));
+            assertTrue(other.get(60, TimeUnit.SECONDS));
         }
     }
 
@@ -139,7 +139,7 @@ class ConcurrentLockTest {
             Server.await("a waiter", () -> at(library).waiting("k") == 1);
             waits.interrupt();
             lock.unlock();
-            assertTrue(stays.get(20, TimeUnit.SECONDS));
+            assertTrue(stays.get(60, TimeUnit.SECONDS));
             waits.join();
         }
     }

@@ -20,8 +20,10 @@ class CostsTest {
     private static final int ROUNDS = 5;
     /** Longer than what validity is shorter than the lease, which is no reason to extend a grant. */
     private static final long WAIT_MILLIS = 400;
-    /** After so much of a wait an idle connection may be dead, or the end of BLOCK near: on a busy machine one may ask once more. */
-    private static final long LONG_MILLIS = 1_500;
+    /**
+     * After two such rounds an idle connection may be dead, or the end of BLOCK near: on a busy machine one may ask once more.
+     */
+    private static final long LONG_MILLIS = 1_000;
 
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")

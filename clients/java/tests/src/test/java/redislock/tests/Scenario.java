@@ -69,11 +69,16 @@ enum Scenario {
     LOST {
         @Override
         void play(Backend server, RedisLocks locks, String key) throws Exception {
-            Hold hold = locks.exclusive(key).lease(Duration.ofSeconds(15)).acquire();
-            server.ask("LOCK.BREAK", PREFIX + key);
-            assertEquals(Hold.Loss.TAKEN_AWAY, hold.lost().get(60, TimeUnit.SECONDS));
-            assertFalse(hold.isValid());
-            assertThrows(LockLostException.class, hold::close);
+            Hold.Loss why = Hold.Loss.LEASE_OVER;
+            // On a busy machine no renewal may be answered: then it is played again.
+            for (int tries = 0; tries < 5 && why == Hold.Loss.LEASE_OVER; tries += 1) {
+                Hold hold = locks.exclusive(key).lease(Duration.ofSeconds(15)).acquire();
+                server.ask("LOCK.BREAK", PREFIX + key);
+                why = hold.lost().get(60, TimeUnit.SECONDS);
+                assertFalse(hold.isValid());
+                assertThrows(LockLostException.class, hold::close);
+            }
+            assertEquals(Hold.Loss.TAKEN_AWAY, why);
         }
     },
     RENEWED {

@@ -77,9 +77,9 @@ class VirtualThreadsTest {
                 all.add(threads.submit(() -> play(scenario, server, locks, "blocking")));
                 all.add(threads.submit(() -> play(scenario, server, told, "told")));
             }
-            for (Future<?> each : all) each.get(120, TimeUnit.SECONDS);
-            threads.submit(() -> play(Scenario.CUT, server, locks, "blocking")).get(120, TimeUnit.SECONDS);
-            threads.submit(() -> play(Scenario.CUT, server, told, "told")).get(120, TimeUnit.SECONDS);
+            for (Future<?> each : all) each.get(500, TimeUnit.SECONDS);
+            threads.submit(() -> play(Scenario.CUT, server, locks, "blocking")).get(500, TimeUnit.SECONDS);
+            threads.submit(() -> play(Scenario.CUT, server, told, "told")).get(500, TimeUnit.SECONDS);
         }
         try (Server server = new Server()) {
             NotifyTest.a_thousand_threads_take_no_more_than_two_connections_beside_those_that_block(server, library);
