@@ -138,23 +138,6 @@ fn the_replies_have_these_bytes_in_both_protocols() {
 }
 
 #[test]
-fn the_lease_is_the_same_on_all_keys() {
-    // What could go wrong: the lease of one key only is set, and the others end while the owner relies on them.
-    let (_server, mut conn) = Server::connected();
-    let leases = |conn: &mut testbed::Client| ["j", "k"].map(|key| conn.lock_info(key).unwrap().holders[0].ttl_ms);
-    let mut expect = |command: &str, ms: i64| {
-        conn.call(&command.split(' ').collect::<Vec<_>>()).unwrap();
-        let left = leases(&mut conn);
-        assert!(left.iter().all(|left| (ms - 5_000..=ms).contains(left)), "{command}: {left:?}");
-    };
-    expect("LOCK.MACQUIRE 2 j k a", 30_000);
-    expect("LOCK.MACQUIRE 2 j k a PX 60000", 60_000);
-    expect("LOCK.MACQUIRE 2 j k a EX 40", 60_000);
-    expect("LOCK.MEXTEND 2 j k a EX 20", 20_000);
-    expect("LOCK.MEXTEND 2 j k a PX 90000", 90_000);
-}
-
-#[test]
 fn as_many_keys_can_be_named_as_the_limit_says_at_that_moment() {
     // What could go wrong: a limit that is off by one, or in force only after a restart.
     let (_server, mut conn) = Server::connected();
@@ -275,35 +258,10 @@ const IN_ALL_LINES: &[Row] = &[
     ("LOCK.RELEASE j m", "0 | c: #5"),
 ];
 
-/// The same owner twice, and RETRY.
-const TWICE: &[Row] = &[
-    ("LOCK.ACQUIRE j x", "#1"),
-    ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
-    ("n: LOCK.MACQUIRE 2 j k m BLOCK 0", "ERR owner already waits there: use RETRY"),
-    ("n: LOCK.MACQUIRE 2 l j m BLOCK 0 RETRY 1", "ERR owner already waits there: use RETRY"),
-    ("n: LOCK.ACQUIRE k m BLOCK 0", "ERR owner already waits there: use RETRY | m: waits"),
-    ("n: LOCK.MACQUIRE 2 j k m BLOCK 0 RETRY 1", "waits | m: nil"),
-    ("LOCK.RELEASE j x", "0 | n: [#2 #3]"),
-];
-
-/// No more may wait than the limits say, in any of the queues.
-const CROWDED: &[Row] = &[
-    ("CONFIG SET lock.max-waiters-per-key 1", "OK"),
-    ("LOCK.ACQUIRE j x", "#1"),
-    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
-    ("m: LOCK.MACQUIRE 2 k j m BLOCK 0", "LIMIT key has lock.max-waiters-per-key waiters"),
-    ("LOCK.INFO k", "nil"),
-    ("CONFIG SET lock.max-waiters-per-key 2 lock.max-waiters 1", "OK"),
-    ("m: LOCK.MACQUIRE 2 k j m BLOCK 0", "LIMIT server has lock.max-waiters waiters"),
-    ("LOCK.INFO k", "nil | b: waits"),
-];
-
 #[test]
 fn a_waiter_for_several_keys_stands_in_all_queues_and_holds_nothing() {
     // What could go wrong: it has one key and waits for the other, as two clients that do the same will for ever.
-    for rows in [IN_ALL_LINES, TWICE, CROWDED] {
-        Stage::new(&Server::new()).play(rows);
-    }
+    Stage::alone().play(IN_ALL_LINES);
 }
 
 /// A client waits for j and k, and others behind it for either.

@@ -191,63 +191,6 @@ fn a_raised_fence_reaches_replicas_and_the_file_in_the_record_of_its_hold() {
 }
 
 #[test]
-fn fences_rise_over_a_failover_to_a_replica_whose_clock_is_behind_by_half_the_skew() {
-    // The old primary's clock was carried ahead by half of the skew, and the new one has not seen it.
-    let primary = settled(Server::setup());
-    let replica = Server::setup().wall_offset("-29").lock_option("promotion-skew-ms", SKEW_MS).start();
-    replica.follow(&primary);
-    let (mut old, mut new) = (primary.connect(), replica.connect());
-    let seen = take(&mut old, "seen", "a", Some(wall(&mut replica.connect())));
-    replica.catch_up(&primary);
-    assert_eq!(fence_clock(&mut new), seen, "the replica takes note of it");
-    // The link is cut, the role stays.
-    new.ok(&["REPLICAOF", "127.0.0.1", "1"]);
-    let furthest = wall(&mut old) + HALF_US - 1_000;
-    let unseen = take(&mut old, "k", "b", Some(furthest));
-    assert_eq!(unseen, furthest);
-    leave(&mut old, "k", "b");
-    drop(primary);
-    new.ok(&["REPLICAOF", "NO", "ONE"]);
-    let fence = take(&mut new, "k", "a", None);
-    assert!(fence > unseen, "{fence} is not above {unseen}");
-}
-
-#[test]
-fn fences_rise_over_a_restart_with_all_or_nothing_saved() {
-    const KEPT: [&[(&str, &str)]; 2] =
-        [&[("appendonly", "yes"), ("appendfsync", "always")], &[("save", "3600 1000000")]];
-    for (options, is_kept) in [(KEPT[0], true), (KEPT[1], true), (&[("save", "")][..], false)] {
-        let setup = options.iter().fold(Server::setup(), |setup, (name, value)| setup.option(name, value));
-        let mut server = settled(setup);
-        let mut conn = server.connect();
-        let held = take(&mut conn, "k", "a", None);
-        let furthest = far_ahead(&mut conn);
-        let raised = raise(&mut conn, "k", "a", furthest);
-        assert_eq!(raised, furthest);
-        take(&mut conn, "free", "b", Some(raised));
-        leave(&mut conn, "free", "b");
-        let highest = fence_clock(&mut conn);
-        // Where nothing is to be saved at the end, it is killed.
-        server.stop(options != KEPT[1]);
-        server.start();
-        let mut conn = server.connect();
-        conn.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", SKEW_MS]);
-        assert_eq!(conn.int(&["EXISTS", "k"]), Some(i64::from(is_kept)));
-        if is_kept {
-            assert_eq!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", LEASE_MS, "FENCE", &held.to_string()]), None);
-            let fence = conn.int(&["LOCK.EXTEND", "k", "a", "PX", LEASE_MS, "FENCE", &raised.to_string()]);
-            assert_eq!(fence, Some(raised), "the hold has the fence that its owner knows");
-            assert_eq!(fence_clock(&mut conn), highest);
-            // It was not granted by this process: of what its key has had, nothing is known.
-            let again = raise(&mut conn, "k", "a", raised + 1);
-            assert!(again > highest + HALF_US, "{again} leaves no room above {highest}");
-        }
-        let fence = take(&mut conn, "free", "c", None);
-        assert!(fence > highest, "{fence} is not above {highest} ({options:?})");
-    }
-}
-
-#[test]
 fn fences_rise_over_a_slot_that_is_moved_key_by_key_after_a_client_carried_the_clock_ahead() {
     // A key that is free takes no fence along, and nothing tells the new node of the slot.
     let cluster = Cluster::start(2, 0);

@@ -39,8 +39,8 @@ const RETRY_MADE: &str = "ERR RETRY cannot repeat an acquisition by owner *: nam
 const TOO_LONG: &str = "LIMIT owner is longer than lock.max-owner-bytes (256)";
 const NOTE_TOO_LONG: &str = "LIMIT note is longer than lock.max-note-bytes (256)";
 
-/// Numbers that are none, or out of range. As an int of 64 bits 18446744073709551616 is 0, and 18446744073709552 seconds
-/// are 384 milliseconds.
+/// Numbers that are none, or out of range. As an int of 64 bits 18446744073709551616 is 0, and 18446744073709552
+/// seconds are 384 milliseconds.
 const NUMBERS: &[Row] = &[
     (r#"LOCK.ACQUIRE k a PX {0|-1|+1|01|00|1.0|1e3|0x10|ms|""|" 1"|"1 "|"1\x00"|"\xff"|86400001|NOTE x}"#, PX),
     ("LOCK.ACQUIRE k a PX {9223372036854775807|9223372036854775808|-9223372036854775808}", PX),

@@ -54,32 +54,6 @@ fn a_lapsed_hold_is_gone_though_the_alarm_has_not_rung() {
     }
 }
 
-#[test]
-fn after_a_lapse_that_nobody_saw_asking_again_starts_anew() {
-    // The count or the fence of the hold that is over could be carried on.
-    let (_server, mut conn) = Server::connected();
-    let old = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]).expect("free");
-    let new = after_a_lapse_in_a_pipeline(&mut conn, &["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
-    assert!(matches!(new, Value::Int(new) if new > old), "{new:?} after {old}");
-    assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
-    assert_eq!(conn.info("lock", "lock_lapsed"), "1");
-    assert_eq!(conn.info("lock", "lock_leases"), "1");
-}
-
-#[test]
-fn a_lapsed_holder_keeps_nobody_out_though_the_alarm_has_not_rung() {
-    // A writer could be refused because of a reader, or the other way round, whose lease is over.
-    for (held, asked) in [("READ", "WRITE"), ("WRITE", "READ"), ("WRITE", "WRITE")] {
-        let (_server, mut conn) = Server::connected();
-        conn.int(&["LOCK.RW", "k", "a", held, "PX", "60000"]).expect("free");
-        let reply = after_a_lapse_in_a_pipeline(&mut conn, &["LOCK.RW", "k", "b", asked, "PX", "60000"]);
-        assert!(matches!(reply, Value::Int(_)), "{held}, then {asked}: {reply:?}");
-        let info = conn.lock_info("k").unwrap();
-        assert_eq!((info.holding, &*info.holders[0].owner), (1, &b"b"[..]));
-        assert_eq!(conn.info("lock", "lock_lapsed"), "1");
-    }
-}
-
 /// Runs leases out while something keeps writes back; nothing may end until it is taken away.
 fn nothing_ends_during(server: &Server, hold_back: &HoldBack<'_>) {
     let mut lapses = Lapses::of(server);

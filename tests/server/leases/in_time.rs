@@ -59,63 +59,6 @@ fn leases_of_all_lengths_end_once_and_none_early() {
 }
 
 #[test]
-fn extending_moves_the_end_either_way() {
-    // The entry in the index may stand early, never late: shorter must move it, and longer must not end it twice.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    lease(&mut conn, "LOCK.ACQUIRE longer a PX 3000");
-    lease(&mut conn, "LOCK.ACQUIRE shorter a PX 600000");
-    lease(&mut conn, "LOCK.ACQUIRE both a PX 3000");
-    lease(&mut conn, "LOCK.EXTEND both a PX 600000");
-    let longer = lease(&mut conn, "LOCK.EXTEND longer a PX 6000");
-    let shorter = lease(&mut conn, "LOCK.EXTEND shorter a PX 4000");
-    let both = lease(&mut conn, "LOCK.EXTEND both a PX 5000");
-    lapses.expect(0, &shorter);
-    lapses.expect(0, &both);
-    lapses.expect(0, &longer);
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(conn.info("lock", "lock_leases"), "0");
-}
-
-#[test]
-fn readers_of_one_key_end_one_by_one() {
-    // One key has one entry in the index: after each reader's end it must stand at the next one's.
-    let (_server, mut lapses, mut conn) = Lapses::alone();
-    // In one step, so that their ends are as far apart as they say; with one that leaves, and one that is cut short.
-    let length = |n: u64| if n == 12 { 2050 } else { 2000 + n * 7 % 20 * 100 };
-    let mut step = redis::pipe();
-    step.atomic();
-    for n in 0..20 {
-        step.cmd("LOCK.RW")
-            .arg(format!("k r{n} READ PX {}", 2000 + n * 7 % 20 * 100).split(' ').collect::<Vec<_>>())
-            .ignore();
-    }
-    step.cmd("LOCK.RELEASE").arg(&["k", "r5"]).ignore();
-    step.cmd("LOCK.EXTEND").arg(&["k", "r12", "PX", "2050"]).ignore();
-    let before = Instant::now();
-    step.query::<()>(&mut conn.0).unwrap();
-    let after = Instant::now();
-    let mut leases: Vec<(u64, Lease)> = (0..20)
-        .filter(|n| *n != 5)
-        .map(|n| {
-            let length = Duration::from_millis(length(n));
-            (n, Lease { key: "k".to_owned(), fence: 0, earliest: before + length, latest: after + length })
-        })
-        .collect();
-    leases.sort_by_key(|(_, lease)| lease.earliest);
-    for (ended, (n, lease)) in leases.iter().enumerate() {
-        lapses.expect(0, lease);
-        let left: Vec<Vec<u8>> = conn.lock_info("k").map_or(Vec::new(), |info| {
-            assert!(info.holding < leases.len() - ended, "{} hold after {} have ended", info.holding, ended + 1);
-            info.holders.into_iter().map(|holder| holder.owner).collect()
-        });
-        assert!(!left.contains(&format!("r{n}").into_bytes()), "r{n} has lapsed");
-    }
-    lapses.expect_no_more(&mut conn);
-    assert_eq!(conn.get::<i64>(&["EXISTS", "k"]), 0);
-    assert_eq!(conn.info("lock", "lock_leases"), "0");
-}
-
-#[test]
 fn a_shorter_lease_after_a_longer_one_ends_in_time() {
     // The timer is set for the longer one then. On other keys, on the same one, and in the last database.
     let server = slowly_ticking();

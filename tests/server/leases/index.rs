@@ -41,7 +41,7 @@ impl Play {
         match step.split(' ').collect::<Vec<_>>()[..] {
             ["leases", count] => assert_eq!(leases(&mut conn).to_string(), count),
             ["wait"] => self.wait(),
-            ["LOCK.ACQUIRE" | "LOCK.EXTEND", ..] => self.runs(at, lease(&mut conn, step)),
+            ["LOCK.ACQUIRE" | "LOCK.RW" | "LOCK.EXTEND", ..] => self.runs(at, lease(&mut conn, step)),
             ["DUMP", key] => {
                 let (_, lease) = self.running.pop().expect("of the lease before");
                 self.dumped = (conn.get(&["DUMP", key]), Instant::now(), lease);
@@ -158,8 +158,8 @@ follow! {
         "1: LOCK.RELEASE moved b", "leases 1",
     ];
 
-    // The index could stay behind, search for the keys in the wrong database and drop their entries as strays. A lock of
-    // the other databases stays, and one comes after.
+    // The index could stay behind, search for the keys in the wrong database and drop their entries as strays. A lock
+    // of the other databases stays, and one comes after.
     leases_of_swapped_databases_end_in_the_other_one: ["1,3000,5000", "1,5000,3000", "15,3000,5000", "15,5000,3000"], [
         "LOCK.ACQUIRE k a PX $2 => $1/k", "$1: LOCK.ACQUIRE k b PX $3 => 0/k", "2: LOCK.ACQUIRE k c PX 6000 => 2/k",
         "SWAPDB 0 $1", "leases 3", "LOCK.ACQUIRE late d PX 7000 => 0/late",
@@ -170,8 +170,8 @@ follow! {
         "LOCK.ACQUIRE k a PX 3000 => $1/k", "SWAPDB 0 $1", "leases 1", "LOCK.ACQUIRE late d PX 4000 => 0/late",
     ];
 
-    // The other database's leases could go along, and its locks would stay for ever. The number of one without locks was
-    // once taken for that of an index.
+    // The other database's leases could go along, and its locks would stay for ever. The number of one without locks
+    // was once taken for that of an index.
     flushdb_takes_the_leases_of_that_database_alone: [""], [
         "LOCK.ACQUIRE k a PX 3000", "1: LOCK.ACQUIRE k b PX 4000 => 1/k", "9: FLUSHDB", "leases 2", "FLUSHDB", "leases 1",
         "LOCK.ACQUIRE k c PX 5500 => 0/k",
@@ -201,7 +201,7 @@ follow! {
         "GET k -> mine", "DEL k", "LOCK.ACQUIRE k b PX 300 => 0/k",
     ];
 
-    // The value that is replaced is unlinked after the new one was loaded under the same name: the wrong entry could go.
+    // The old value is unlinked after the new one was loaded under the same name: the wrong entry could go.
     a_lock_restored_over_another_lapses_at_its_own_time: ["3000,6000", "600000,3000"], [
         "LOCK.ACQUIRE source a PX $2 => 0/source", "DUMP source", "DEL source", "LOCK.ACQUIRE k b PX $1",
         "RESTORE k REPLACE => 0/k", "leases 1",
@@ -212,6 +212,12 @@ follow! {
     a_restore_that_is_refused_leaves_no_lease: [""], [
         "LOCK.ACQUIRE source a PX 3000 => 0/source", "DUMP source", "DEL source", "LOCK.ACQUIRE k b PX 4000 => 0/k",
         "RESTORE k -> BUSYKEY", "leases 1", "RESTORE gone ABSTTL", "EXISTS gone -> 0",
+    ];
+
+    // One key has one entry in the index: after each reader's end it must stand at the next one's.
+    readers_of_one_key_end_one_by_one: [""], [
+        "LOCK.RW k a READ PX 3500 => 0/k", "LOCK.RW k b READ PX 2000 => 0/k", "LOCK.RW k c READ PX 600000",
+        "LOCK.RW k d READ PX 600000", "LOCK.EXTEND k d PX 3000 => 0/k", "LOCK.RELEASE k c", "leases 1", "wait", "leases 1",
     ];
 
     // All values are made anew: each must be armed once, none twice, and none of the old entries may be left.

@@ -263,37 +263,6 @@ fn info_and_top_show_no_more_rows_than_the_server_writes_in_a_moment() {
 }
 
 #[test]
-fn holds_name_their_note_and_their_connection() {
-    // What could go wrong: an operator sees the holder of a lock as a string of digits, and cannot find the process.
-    let server = Server::new();
-    let mut session = Connection::resp2(&server);
-    let client = session.id();
-    let fence = session.say("LOCK.ACQUIRE k a SESSION 500 NOTE host:17").int();
-    assert!(fence > 0);
-    let holder = |wire: &mut Connection| wire.say("LOCK.INFO k").field("holders").items().remove(0);
-    let mut wire = Connection::resp2(&server);
-    let seen = holder(&mut wire);
-    let fields = ["session", "client", "note"].map(|field| seen.field(field));
-    assert_eq!(fields, [Reply::Int(500), Reply::Int(client), Reply::bulk("host:17")]);
-    // Bound anew, by the client that extends it there.
-    let other = wire.say("CLIENT ID").int();
-    assert_eq!(wire.say("LOCK.EXTEND k a PX 60000 SESSION 0").int(), fence);
-    let seen = holder(&mut wire);
-    let fields = ["session", "client", "note"].map(|field| seen.field(field));
-    assert_eq!(fields, [Reply::Int(0), Reply::Int(other), Reply::bulk("host:17")]);
-    let mut conn = server.connect();
-    assert_eq!(conn.info_number("lock", "lock_session_holds"), 1);
-    // The first connection has nothing to do with it any more.
-    drop(session);
-    wait_for("it to be gone", || wire.say(&format!("CLIENT LIST ID {client}")).text().is_empty());
-    assert_eq!(holder(&mut wire).field("client").int(), other);
-    drop(wire);
-    wait_for("the lock to be free", || conn.lock_info("k").is_none());
-    let counts = ["lock_sessions_closed", "lock_session_holds", "lock_released", "lock_lapsed"];
-    assert_eq!(counts.map(|field| conn.info_number("lock", field)), [1, 0, 1, 0]);
-}
-
-#[test]
 fn info_measures_how_long_was_waited() {
     // What could go wrong: an alert on long waits never fires, or waits count that were in vain or did not take place.
     let server = Server::new();

@@ -1,31 +1,20 @@
 //! Configuration: CONFIG, the configuration file, the arguments of loadmodule; and LOCK.HOLD, which one of them opens.
 
+use linked::module::config::TABLE;
+use server_api::config::ConfigKind;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use testbed::{Client, Server, module, wait_for};
 
-/// Every configuration: name, default, least, most.
-const NUMBERS: &[(&str, i64, i64, i64)] = &[
-    ("lock.default-lease-ms", 30_000, 1, 315_360_000_000),
-    ("lock.max-lease-ms", 86_400_000, 1, 315_360_000_000),
-    ("lock.max-owner-bytes", 256, 32, 65_535),
-    ("lock.max-note-bytes", 256, 0, 65_535),
-    ("lock.max-holders-per-key", 65_536, 1, 65_536),
-    ("lock.max-waiters", 10_000, 0, 1_000_000),
-    ("lock.max-waiter-bytes", 64 << 20, 0, 1 << 40),
-    ("lock.max-waiters-per-key", 10_000, 0, 1_000_000),
-    ("lock.max-queue-ms", 60_000, 1, 3_600_000),
-    ("lock.away-ms", 2_000, 0, 3_600_000),
-    ("lock.max-places", 100_000, 0, 10_000_000),
-    ("lock.max-place-bytes", 128 << 20, 0, 1 << 40),
-    ("lock.max-keys", 64, 1, 256),
-    ("lock.max-reserve-ms", 5_000, 0, 3_600_000),
-    ("lock.log-max-len", 128, 0, 100_000),
-    ("lock.promotion-skew-ms", 1_000, 0, 3_600_000),
-    ("lock.grace-ms", 0, 0, 31_536_000_000),
-];
+/// Every configuration that is a number: name, default, least, most. The page of configurations has the same.
+fn numbers() -> impl Iterator<Item = (String, i64, i64, i64)> {
+    TABLE.iter().filter_map(|spec| match spec.kind {
+        ConfigKind::Number(least, most) => Some((format!("lock.{}", spec.name), spec.default, least, most)),
+        ConfigKind::YesNo => None,
+    })
+}
 
 fn value(conn: &mut Client, name: &str) -> String {
     let pair: Vec<String> = conn.get(&["CONFIG", "GET", name]);
@@ -40,15 +29,15 @@ fn every_configuration_has_its_default_and_its_range() {
     let mut all: Vec<String> = conn.get(&["CONFIG", "GET", "lock.*"]);
     all = all.into_iter().step_by(2).collect();
     all.sort();
-    let mut known: Vec<_> =
-        NUMBERS.iter().map(|row| row.0).chain(["lock.allow-hold", "lock.deadlock-detection"]).collect();
+    let mut known: Vec<String> = TABLE.iter().map(|spec| format!("lock.{}", spec.name)).collect();
     known.sort_unstable();
     assert_eq!(all, known);
-    for (name, default, least, most) in NUMBERS {
+    for (name, default, least, most) in numbers() {
+        let name = &name;
         assert_eq!(value(&mut conn, name), default.to_string(), "{name}");
         // So that the default lease is not above the longest, whichever is set.
         conn.ok(&["CONFIG", "SET", "lock.default-lease-ms", "1", "lock.max-lease-ms", "315360000000"]);
-        for good in [*most, *least, *default] {
+        for good in [most, least, default] {
             conn.ok(&["CONFIG", "SET", name, &good.to_string()]);
             assert_eq!(value(&mut conn, name), good.to_string(), "{name}");
         }
@@ -76,8 +65,8 @@ fn a_default_lease_above_the_longest_is_refused_and_rolled_back() {
         let command: Vec<_> = ["CONFIG", "SET"].iter().chain(*pairs).copied().collect();
         let error = conn.error(&command);
         assert!(error.contains(reason), "{pairs:?}: {error}");
-        for (name, default, ..) in NUMBERS {
-            assert_eq!(value(&mut conn, name), default.to_string(), "{pairs:?}");
+        for (name, default, ..) in numbers() {
+            assert_eq!(value(&mut conn, &name), default.to_string(), "{pairs:?}");
         }
     }
     // In force is what CONFIG GET says.

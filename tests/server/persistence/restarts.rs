@@ -58,7 +58,9 @@ const WAYS: [Way; 11] = [
     ("DEBUG RELOAD", &[], |server| server.connect().ok(&["DEBUG", "RELOAD"])),
     // Loading twice would double counts if records were requests instead of facts.
     ("reloads one after the other", AOF_PLAIN, |server| {
-        ["RELOAD", "LOADAOF", "LOADAOF", "RELOAD"].map(|how| server.connect().ok(&["DEBUG", how]));
+        for how in ["RELOAD", "LOADAOF", "LOADAOF", "RELOAD"] {
+            server.connect().ok(&["DEBUG", how]);
+        }
     }),
     ("DEBUG LOADAOF", AOF, |server| server.connect().ok(&["DEBUG", "LOADAOF"])),
     ("DEBUG LOADAOF, no preamble", AOF_PLAIN, |server| server.connect().ok(&["DEBUG", "LOADAOF"])),

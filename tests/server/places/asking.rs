@@ -14,8 +14,8 @@ fn without_block_the_owner_is_answered_null_and_stands_in_the_queue() {
         ("LOCK.RW k c READ QUEUE 60000", "nil"),
         (
             "LOCK.INFO k",
-            "[mode write fence #1 holding 1 holders [[owner a mode write writes 1 fence #1 \
-            ]] waiting 2 waiters [\
+            "[mode write fence #1 holding 1 holders [[owner a mode write writes 1 fence #1]] \
+             waiting 2 waiters [\
              [owner b mode write queue_left_ms ~ client nil] [owner c mode read queue_left_ms ~ client nil]]]",
         ),
     ]);

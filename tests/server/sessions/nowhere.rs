@@ -21,7 +21,7 @@ const REFUSED: &[Row] = &[
     ("LOCK.ACQUIRE k a SESSION 0", NOWHERE),
     ("LOCK.EXTEND k b PX 5000 SESSION 0", NOWHERE),
     ("LOCK.ACQUIRE k a SESSION x", "ERR SESSION must be a whole number from 0 to 315360000000"),
-    ("LOCK.INFO k", "[mode write fence #1 holding 1 holders [[owner a mode write writes 1 fence #1 ]]]"),
+    ("LOCK.INFO k", "[mode write fence #1 holding 1 holders [[owner a mode write writes 1 fence #1]]]"),
     ("LOCK.RELEASE k a", "0"),
 ];
 

@@ -5,7 +5,6 @@ use crate::harness::connection::{Connection, Reply};
 use crate::harness::hold_back::HoldBack;
 use crate::harness::state::{holders, let_it_tick, waiters};
 use crate::harness::stream::Stream;
-use crate::harness::transcript::Stage;
 use crate::sessions::binding::{gone, lost, only_hold};
 use crate::waiting::roles::primary;
 use std::time::{Duration, Instant};
@@ -214,26 +213,6 @@ fn a_client_that_stays_through_a_demotion_and_back_has_what_it_bound_since() {
     for key in ["old", "released", "new"] {
         assert!(only_hold(&mut conn, key).ttl_ms > 400_000, "{key}");
     }
-}
-
-#[test]
-fn a_replica_that_lets_its_clients_write_binds_nothing() {
-    // It grants nothing; were a hold bound there it would be ended on the replica alone.
-    let primary = primary().start();
-    let replica = Server::setup().option("replica-read-only", "no").start();
-    replica.follow(&primary);
-    let mut stage = Stage::new(&primary);
-    stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1")]);
-    replica.catch_up(&primary);
-    let mut there = replica.connect();
-    for command in
-        [&["LOCK.ACQUIRE", "k", "a", "SESSION", "0"][..], &["LOCK.EXTEND", "k", "a", "PX", "5", "SESSION", "0"]]
-    {
-        let refused = there.error(command);
-        assert!(refused.starts_with("READONLY"), "{refused}");
-    }
-    drop(there);
-    assert_eq!(replica.connect().info("lock", "lock_session_holds"), "0");
 }
 
 #[test]

@@ -91,26 +91,6 @@ fn a_client_that_leaves_the_middle_of_a_queue_is_passed_over() {
 }
 
 #[test]
-fn all_waiters_can_be_killed_at_once() {
-    // Each is reported while the server is going through its clients.
-    let (server, mut conn) = Server::connected();
-    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    let mut parked: Vec<Connection> =
-        (0..200).map(|number| Connection::waiting(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
-    assert_eq!(
-        conn.int(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).map(|killed| killed >= 200),
-        Some(true)
-    );
-    for waiter in &mut parked {
-        assert!(waiter.is_closed());
-    }
-    nobody_waits(&mut conn);
-    wait_for("the server to have let go of them", || conn.info("clients", "blocked_clients") == "0");
-    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    assert_eq!(conn.int(&["EXISTS", "k"]), Some(0), "nobody was let in");
-}
-
-#[test]
 fn a_client_that_is_evicted_leaves_the_line() {
     // The server may close clients for the memory that they take, and a waiter takes more than others.
     let (server, mut conn) = Server::connected();

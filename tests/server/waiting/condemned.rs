@@ -5,15 +5,9 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::{acl_load_closes_at_once, subscribers_can_wait};
 use crate::harness::state::{holders, let_it_tick, taken_back};
+use crate::waiting::races::scene::{Way, turn};
 use std::fs;
 use testbed::{Client, Server, Setup, Value, wait_for};
-
-/// How the commands of one turn of the server's loop reach it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Pipelined,
-    Exec,
-}
 
 /// What closes the waiter, and how it has to be connected for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +56,15 @@ impl Fate {
     }
 
     /// What lets it happen. A short command, so that the server reads it together with others.
-    fn command(self) -> Vec<String> {
-        let words: &[&str] = match self {
-            Fate::DelUser => &["ACL", "DELUSER", "u"],
-            Fate::AclLoad => &["ACL", "LOAD"],
+    fn command(self) -> &'static str {
+        match self {
+            Fate::DelUser => "ACL DELUSER u",
+            Fate::AclLoad => "ACL LOAD",
             Fate::Tracking | Fate::SoftLimit => {
-                &["EVAL", "return redis.call('SET', string.rep('x', 300000), 'value')", "0"]
+                r#"EVAL "return redis.call('SET', string.rep('x', 300000), 'value')" 0"#
             }
-            Fate::Message => &["EVAL", "return redis.call('PUBLISH', 'channel', string.rep('x', 300000))", "0"],
-        };
-        words.iter().map(|word| (*word).to_owned()).collect()
+            Fate::Message => r#"EVAL "return redis.call('PUBLISH', 'channel', string.rep('x', 300000))" 0"#,
+        }
     }
 
     /// How many grants are rolled back: none when the client is gone before it is granted anything.
@@ -108,38 +101,9 @@ fn long() -> String {
     "x".repeat(300_000)
 }
 
-fn words(command: &str) -> Vec<String> {
-    command.split(' ').map(str::to_owned).collect()
-}
-
-/// Lets the server serve these commands in one turn of its loop, and waits until it has.
-fn turn(server: &Server, way: Way, commands: &[Vec<String>]) -> Vec<Reply> {
-    let mut all = commands.to_vec();
-    if way == Way::Exec {
-        all.insert(0, words("MULTI"));
-        all.push(words("EXEC"));
-    }
-    let mut bytes = Vec::new();
-    for command in &all {
-        bytes.extend(format!("*{}\r\n", command.len()).into_bytes());
-        for word in command {
-            bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes());
-        }
-    }
-    let mut wire = Connection::resp2(server);
-    wire.send_bytes(&bytes);
-    let mut replies: Vec<Reply> = all.iter().map(|_| wire.read()).collect();
-    if way == Way::Exec {
-        replies = replies.pop().unwrap().items();
-    }
-    assert_eq!(replies.len(), commands.len());
-    assert!(!replies.iter().any(|reply| matches!(reply, Reply::Error(_))), "{replies:?}");
-    replies
-}
-
 fn waits(conn: &mut Client, wire: &mut Connection, command: &str) {
     let before = conn.info_number("lock", "lock_waiters");
-    wire.send(&words(command));
+    wire.send_line(command);
     wait_for(command, || conn.info_number("lock", "lock_waiters") == before + 1);
 }
 
@@ -186,16 +150,13 @@ impl Row {
         waits(&mut conn, &mut condemned, &format!("LOCK.ACQUIRE k w PX 600000 BLOCK 0{session}"));
         let mut next = Connection::resp2(server);
         waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
-        let commands: Vec<Vec<String>> = order
-            .iter()
-            .filter_map(|step| match step {
-                Step::Fate => Some(fate.command()),
-                Step::Release => Some(words("LOCK.RELEASE k h")),
-                Step::Sleep => Some(words("DEBUG SLEEP 2.1")),
-                Step::Nothing => None,
-            })
-            .collect();
-        turn(server, way, &commands);
+        let command = |step: &Step| match step {
+            Step::Fate => Some(fate.command()),
+            Step::Release => Some("LOCK.RELEASE k h"),
+            Step::Sleep => Some("DEBUG SLEEP 2.1"),
+            Step::Nothing => None,
+        };
+        turn(server, way, &order.iter().filter_map(command).map(str::to_owned).collect::<Vec<_>>());
         // Redis 8.6 with I/O threads may serve these commands on its way to sleep. Then it sends the client what it has
         // to read before it answers it, in the next turn. The client is below its limit by then, and is not closed.
         let escaped = fate == Fate::SoftLimit && has_its_grant(&mut condemned, &mut conn);
@@ -274,7 +235,7 @@ fn an_owner_that_is_heard_of_keeps_what_its_closed_client_did_not_learn_of() {
             waits(&mut conn, &mut condemned, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
             let mut next = Connection::resp2(&server);
             waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
-            turn(&server, way, &[words("LOCK.RELEASE k h"), words(heard), words("ACL DELUSER u")]);
+            turn(&server, way, &["LOCK.RELEASE k h", heard, "ACL DELUSER u"].map(str::to_owned));
             wait_for("it to be closed", || condemned.has_ended());
             let_it_tick(&mut conn);
             assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["w".to_owned()], 0), "{heard} {way:?}");
@@ -295,10 +256,10 @@ fn a_client_that_waits_again_before_it_is_closed_loses_both() {
     let mut condemned = Fate::Tracking.connect(&server);
     waits(&mut conn, &mut condemned, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
     // Served as soon as the first is over: before the server closes the connection.
-    condemned.send(&words("LOCK.ACQUIRE j w PX 600000 BLOCK 0"));
+    condemned.send_line("LOCK.ACQUIRE j w PX 600000 BLOCK 0");
     let mut next = Connection::resp2(&server);
     waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
-    turn(&server, Way::Pipelined, &[words("LOCK.RELEASE k h"), Fate::Tracking.command()]);
+    turn(&server, Way::Pipelined, &["LOCK.RELEASE k h", Fate::Tracking.command()].map(str::to_owned));
     next.read().int();
     wait_for("it to be closed", || condemned.has_ended());
     assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["n".to_owned()], 1));
@@ -377,10 +338,9 @@ fn a_grant_that_nobody_learnt_of_is_taken_back_where_it_went() {
             let mut next = Connection::resp2(&server);
             next.say(&format!("SELECT {db}"));
             waits(&mut conn, &mut next, &format!("LOCK.MACQUIRE 2 {key} bar n PX 600000 BLOCK 0"));
-            let mut commands = vec![words("LOCK.RELEASE k h")];
-            commands.extend(steps.iter().map(|step| words(step)));
-            commands.push(words(&end.replace("%w", &id)));
-            turn(&server, Way::Exec, &commands);
+            let end = end.replace("%w", &id);
+            let commands: Vec<&str> = ["LOCK.RELEASE k h"].iter().chain(*steps).copied().chain([&*end]).collect();
+            turn(&server, Way::Exec, &commands.into_iter().map(str::to_owned).collect::<Vec<_>>());
             wait_for("it to be closed", || condemned.has_ended());
             wait_for(&row, || taken_back(&mut conn) == *expected);
             // A swap took the other key along.
@@ -410,7 +370,7 @@ fn a_grant_of_several_keys_is_taken_back_in_each_database_that_one_went_to() {
     let id = condemned.say("CLIENT ID").int().to_string();
     waits(&mut conn, &mut condemned, "LOCK.MACQUIRE 4 a b c d w PX 600000 BLOCK 0");
     let commands = ["LOCK.RELEASE a h", "MOVE b 1", "MOVE d 1", "RENAME a z", &format!("CLIENT KILL ID {id}")];
-    turn(&server, Way::Exec, &commands.map(words));
+    turn(&server, Way::Exec, &commands.map(str::to_owned));
     wait_for("all to be taken back", || taken_back(&mut conn) == 4);
     for key in ["a", "b", "c", "d", "z"] {
         assert!(conn.lock_info(key).is_none() && other.lock_info(key).is_none(), "{key}");

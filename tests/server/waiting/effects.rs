@@ -3,7 +3,8 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::stream::Stream;
 use crate::harness::transcript::{Row, Stage};
-use testbed::{Server, wait_for};
+use std::time::{SystemTime, UNIX_EPOCH};
+use testbed::Server;
 
 /// A transcript, and a stream of what the server sends meanwhile.
 pub(crate) struct Scene<'s> {
@@ -11,6 +12,12 @@ pub(crate) struct Scene<'s> {
     pub(crate) stage: Stage<'s>,
     stream: Stream,
     in_file: usize,
+    /// When it was looked last, by the wall clock.
+    since_ms: u64,
+}
+
+fn wall_ms() -> u64 {
+    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
 /// A server whose every effect is to be seen.
@@ -20,10 +27,11 @@ pub(crate) fn server() -> Server {
 
 impl Scene<'_> {
     pub(crate) fn new(server: &Server) -> Scene<'_> {
-        Scene { server, stage: Stage::new(server), stream: Stream::of(server), in_file: 0 }
+        Scene { server, stage: Stage::new(server), stream: Stream::of(server), in_file: 0, since_ms: wall_ms() }
     }
 
-    /// Plays the rows and compares what was sent with what is expected; `#1` is the first fence, `~` any number.
+    /// Plays the rows and compares what was sent with what is expected; `#1` is the first fence, `~` any number. Of
+    /// each lease the deadline on the wall and what is left say the same, as the clock stood when it was sent.
     #[track_caller]
     pub(crate) fn check(&mut self, rows: &[Row], expected: &[&str]) {
         self.stage.play(rows);
@@ -31,6 +39,13 @@ impl Scene<'_> {
         let file = self.server.aof_tail();
         assert_eq!(&file[self.in_file..], sent, "replicas and file must receive the same");
         self.in_file = file.len();
+        let now_ms = wall_ms();
+        for lease in sent.iter().filter(|command| command[0] == "LOCK.HOLD" && command.len() > 7) {
+            let [deadline, left] = [6, 7].map(|at| lease[at].parse::<u64>().unwrap());
+            // Both are rounded up.
+            assert!((self.since_ms..=now_ms + 2).contains(&(deadline - left)), "{lease:?} at {now_ms}");
+        }
+        self.since_ms = now_ms;
         let shown: Vec<String> = sent.iter().map(|command| self.show(command)).collect();
         let as_expected = |(shown, expected): (&String, &&str)| {
             let (shown, expected) = (shown.split(' '), expected.split(' '));
@@ -221,31 +236,6 @@ fn a_transaction_and_a_script_hand_on_within_their_own_step() {
         &[("c:", "#3"), ("EXISTS k", "0")],
         &["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k c 0 1 #3 ~ 40000", "LOCK.HOLD k c 0 0 #3", "EXEC"],
     );
-}
-
-#[test]
-fn a_replica_holds_what_was_handed_on() {
-    // Facts that are sent but not understood would show at a failover only.
-    let primary = Server::new();
-    let replica = Server::new();
-    replica.follow(&primary);
-    Stage::new(&primary).play(&[
-        ("LOCK.RW k a WRITE PX 60000", "#1"),
-        ("b: LOCK.RW k b READ PX 50000 NOTE x BLOCK 0", "waits"),
-        ("c: LOCK.RW k c READ BLOCK 0", "waits"),
-        ("LOCK.RELEASE k a", "0 | b: #2 | c: #3"),
-        ("d: LOCK.RW k d WRITE BLOCK 0", "waits"),
-        ("LOCK.RELEASE k c", "0"),
-    ]);
-    // The connections of the stage are closed.
-    wait_for("the wait of d to end", || primary.connect().info_number("lock", "lock_waiters") == 0);
-    replica.catch_up(&primary);
-    let (here, there) = (primary.connect().lock_info("k").unwrap(), replica.connect().lock_info("k").unwrap());
-    assert_eq!((here.holding, &here.mode, here.waiting), (1, &"read".to_owned(), 0));
-    assert_eq!((there.holding, there.waiting, there.fence), (1, 0, here.fence));
-    assert_eq!((&there.holders[0].owner, &there.holders[0].note), (&b"b".to_vec(), &Some("x".to_owned())));
-    // The waiters concern the primary alone.
-    assert_eq!(replica.connect().info_number("lock", "lock_waiters"), 0);
 }
 
 #[test]

@@ -1,13 +1,9 @@
 //! What LOCK.INFO and INFO say of waiters, and how many may wait.
 
-use crate::harness::connection::{Connection, Reply};
+use crate::harness::connection::Connection;
 use crate::harness::transcript::{Row, Stage};
 use std::time::Instant;
 use testbed::{PATIENCE, Server, wait_for};
-
-const FIELDS: &[&str] = &["mode", "fence", "shares", "holding", "holders", "waiting", "waiters", "reserved_by"];
-const WAITER_FIELDS: &[&str] =
-    &["owner", "mode", "limit", "take", "waited_ms", "left_ms", "queue_left_ms", "keys", "client"];
 
 /// LOCK.INFO shows waiters in order, as many as COUNT says, whichever owner holds.
 const SHOWN: &[Row] = &[
@@ -44,30 +40,6 @@ const SHOWN: &[Row] = &[
 fn lock_info_shows_waiters_in_order() {
     // An operator who searches for the holder that blocks every waiter must see all holders, in the order of service.
     Stage::new(&Server::new()).play(SHOWN);
-}
-
-#[test]
-fn the_fields_have_their_names_and_order_in_both_protocols() {
-    // Programs read them by name, people by place.
-    let (server, mut conn) = Server::connected();
-    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
-    let waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 60000");
-    let flat = Connection::resp2(&server).say("LOCK.INFO k").items();
-    let names: Vec<String> = flat.chunks(2).map(|pair| pair[0].text()).collect();
-    assert_eq!(names, FIELDS);
-    let row = Reply::Array(flat).field("waiters").items().remove(0).items();
-    let names: Vec<String> = row.chunks(2).map(|pair| pair[0].text()).collect();
-    assert_eq!(names, WAITER_FIELDS);
-
-    let Reply::Map(pairs) = Connection::resp3(&server).say("LOCK.INFO k") else { panic!("a map") };
-    let names: Vec<String> = pairs.iter().map(|(name, _)| name.text()).collect();
-    assert_eq!(names, FIELDS);
-    let row = Reply::Map(pairs).field("waiters").items().remove(0);
-    let Reply::Map(ref fields) = row else { panic!("a map") };
-    let names: Vec<String> = fields.iter().map(|(name, _)| name.text()).collect();
-    assert_eq!(names, WAITER_FIELDS);
-    assert_eq!(row.field("client"), Reply::Int(waiter.id()));
-    assert_eq!((row.field("owner"), row.field("keys")), (Reply::bulk("b"), Reply::Int(1)));
 }
 
 #[test]

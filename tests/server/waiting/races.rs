@@ -5,7 +5,7 @@
 //! On Redis 7.0 and 7.2 clients are unblocked late in the turn (server-api, blocked.rs). So there, too, a client that
 //! was served is never sent a second reply. No server that is supported makes an exception to what is tested here.
 
-mod scene;
+pub(crate) mod scene;
 
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::lapses::alone;

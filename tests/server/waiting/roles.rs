@@ -6,7 +6,7 @@ use crate::harness::hold_back::HoldBack;
 use crate::harness::servers::not_run;
 use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Server, Setup, Signal, wait_for};
+use testbed::{Server, Setup, Signal, wait_for};
 
 const REPLICA_NOW: &str = "UNBLOCKED lock wait ended: this node is a replica now";
 
@@ -257,20 +257,6 @@ fn a_failover_sends_everybody_away_and_the_new_primary_keeps_the_holds() {
     assert_eq!(new.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
     next.only_reply().int();
     assert!(one.log().lines().all(|line| !line.contains("crashed by signal")));
-}
-
-#[test]
-fn a_replica_parks_no_client() {
-    // A replica that may be written to would keep a queue of its own.
-    let (one, other) = (primary().start(), Server::setup().option("replica-read-only", "no").start());
-    other.follow(&one);
-    one.connect().int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    other.catch_up(&one);
-    let mut conn = other.connect();
-    conn.0.set_read_timeout(Some(PATIENCE)).unwrap();
-    let refused = conn.error(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
-    assert_eq!(refused, "READONLY locks are granted by the primary only");
-    assert_eq!(waiters(&mut conn), 0);
 }
 
 #[test]

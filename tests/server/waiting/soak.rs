@@ -8,7 +8,7 @@ mod histories;
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::dice::{Dice, number_from};
 use crate::harness::lapses::alone;
-use histories::{History, Piece, faults};
+use histories::{History, KEYS, Piece, faults};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant, SystemTime};
 use testbed::{Client, Server, wait_for};
 
 const CLIENTS: usize = 200;
-const KEYS: u64 = 20;
 
 /// By how much the wall clock may be moved between a grant and the moment at which its client reads it. It is also by
 /// how much fences may be ahead of it. Both are steered by the second, not by the millisecond.

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, stands_still, wait_for};
 
 /// The reply to a client whose wait CLIENT UNBLOCK ends with an error.
-pub(super) const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+pub(crate) const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 /// In place of a command, where each has its own connection: that of `b` is closed.
-pub(super) const CLOSE: &str = "(b closes its connection)";
+pub(crate) const CLOSE: &str = "(b closes its connection)";
 
 /// In place of a command, where each has its own connection: 3.1 seconds go by.
-pub(super) const PASS: &str = "(time passes)";
+pub(crate) const PASS: &str = "(time passes)";
 
 /// How long a lock may take to be handed on after it could not be delivered. The leases here are far longer.
-pub(super) const PROMPT: Duration = Duration::from_secs(60);
+pub(crate) const PROMPT: Duration = Duration::from_secs(60);
 
 /// How the commands of one turn reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// In one write of one connection.
     Pipelined,
     /// Between MULTI and EXEC.
@@ -29,26 +29,26 @@ pub(super) enum Way {
     Connections,
 }
 
-pub(super) const WAYS: [Way; 3] = [Way::Pipelined, Way::Exec, Way::Connections];
+pub(crate) const WAYS: [Way; 3] = [Way::Pipelined, Way::Exec, Way::Connections];
 
 /// A lock that `a` holds and for which `b` and then `c` wait.
-pub(super) struct Scene<'s> {
-    pub(super) server: &'s Server,
-    pub(super) conn: Client,
-    pub(super) key: String,
-    pub(super) fence_a: i64,
-    pub(super) b: Connection,
-    pub(super) c: Connection,
-    pub(super) taken_back_before: u64,
+pub(crate) struct Scene<'s> {
+    pub(crate) server: &'s Server,
+    pub(crate) conn: Client,
+    pub(crate) key: String,
+    pub(crate) fence_a: i64,
+    pub(crate) b: Connection,
+    pub(crate) c: Connection,
+    pub(crate) taken_back_before: u64,
 }
 
 impl<'s> Scene<'s> {
-    pub(super) fn new(server: &'s Server, key: &str) -> Scene<'s> {
+    pub(crate) fn new(server: &'s Server, key: &str) -> Scene<'s> {
         Scene::with(server, key, "BLOCK 0")
     }
 
     /// The limit is that of `b`.
-    pub(super) fn with(server: &'s Server, key: &str, limit: &str) -> Scene<'s> {
+    pub(crate) fn with(server: &'s Server, key: &str, limit: &str) -> Scene<'s> {
         let mut conn = server.connect();
         let taken_back_before = taken_back(&mut conn);
         let fence_a = conn.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
@@ -59,18 +59,18 @@ impl<'s> Scene<'s> {
 
     /// Lets the server do these things in one turn, in this order. In them, `$k` is the key, `$b` and `$c` are the
     /// clients.
-    pub(super) fn turn(&mut self, way: Way, commands: &[&str]) {
+    pub(crate) fn turn(&mut self, way: Way, commands: &[&str]) {
         let commands: Vec<String> = commands.iter().map(|command| self.words(command)).collect();
         play(self.server, way, &commands, Some(&mut self.b));
     }
 
-    pub(super) fn words(&self, command: &str) -> String {
+    pub(crate) fn words(&self, command: &str) -> String {
         let id = |link: &Connection| link.id().to_string();
         command.replace("$k", &self.key).replace("$b", &id(&self.b)).replace("$c", &id(&self.c))
     }
 
     /// What `b` never learnt of was rolled back: `c` has the lock, soon, and with a higher fence.
-    pub(super) fn assert_handed_on(mut self) {
+    pub(crate) fn assert_handed_on(mut self) {
         let start = Instant::now();
         let fence = self.c.only_reply().int();
         assert!(start.elapsed() < PROMPT, "handed on after {:?}", start.elapsed());
@@ -81,7 +81,7 @@ impl<'s> Scene<'s> {
     }
 
     /// `c` has the lock, which `b` was never granted.
-    pub(super) fn assert_passed_by(mut self) {
+    pub(crate) fn assert_passed_by(mut self) {
         let fence = self.c.only_reply().int();
         assert!(fence > self.fence_a);
         self.assert_held_by("c", fence);
@@ -90,7 +90,7 @@ impl<'s> Scene<'s> {
     }
 
     /// `b` knows that it has the lock, so it keeps it.
-    pub(super) fn assert_kept(mut self, reply: &Reply) {
+    pub(crate) fn assert_kept(mut self, reply: &Reply) {
         let fence = reply.int();
         assert!(fence > self.fence_a);
         // Whatever the server would roll back by itself, it would do in the turns and the tick that come.
@@ -105,7 +105,7 @@ impl<'s> Scene<'s> {
     }
 
     /// `b` has had the lock and lost it as any holder would; `c` has it now.
-    pub(super) fn assert_held_by_both(mut self, reply: &Reply) {
+    pub(crate) fn assert_held_by_both(mut self, reply: &Reply) {
         let next = self.c.only_reply().int();
         assert!(next > reply.int() && reply.int() > self.fence_a);
         self.assert_held_by("c", next);
@@ -113,14 +113,14 @@ impl<'s> Scene<'s> {
         self.end();
     }
 
-    pub(super) fn assert_held_by(&mut self, owner: &str, fence: i64) {
+    pub(crate) fn assert_held_by(&mut self, owner: &str, fence: i64) {
         let info = self.conn.lock_info(&self.key).expect("held");
         let holders: Vec<_> = info.holders.iter().map(|holder| (&holder.owner[..], holder.fence)).collect();
         assert_eq!(holders, [(owner.as_bytes(), fence)]);
     }
 
     /// Leaves nothing behind; what the append-only file has is whole.
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.conn.int(&["DEL", &self.key]);
         wait_for("nobody to be left", || self.conn.info_number("lock", "lock_waiters") == 0);
         assert_eq!(self.conn.info("clients", "blocked_clients"), "0");
@@ -129,12 +129,12 @@ impl<'s> Scene<'s> {
 }
 
 /// A server whose append-only file can be read by the test.
-pub(super) fn server() -> Server {
+pub(crate) fn server() -> Server {
     Server::setup().option("appendonly", "yes").option("appendfsync", "no").start()
 }
 
 /// A client that has sent a command and waits.
-pub(super) fn parked(server: &Server, conn: &mut Client, command: &str) -> Connection {
+pub(crate) fn parked(server: &Server, conn: &mut Client, command: &str) -> Connection {
     let before = conn.info_number("lock", "lock_waiters");
     let mut link = Connection::resp2(server);
     link.send_line(command);
@@ -143,7 +143,7 @@ pub(super) fn parked(server: &Server, conn: &mut Client, command: &str) -> Conne
 }
 
 /// Lets the server serve these commands in one turn of its loop, and waits until it has.
-pub(super) fn turn(server: &Server, way: Way, commands: &[String]) {
+pub(crate) fn turn(server: &Server, way: Way, commands: &[String]) {
     play(server, way, commands, None);
 }
 
@@ -199,7 +199,7 @@ fn play(server: &Server, way: Way, steps: &[String], mut b: Option<&mut Connecti
 /// Does something while the server stands still, so that it finds all of it pending in one turn, in this order.
 ///
 /// It is stopped within a command: the kernel gives what happens in the middle of a wait for events in another order.
-pub(super) fn while_stopped(server: &Server, work: impl FnOnce()) {
+pub(crate) fn while_stopped(server: &Server, work: impl FnOnce()) {
     let mut sleeper = Connection::resp2(server);
     loop {
         sleeper.send_line("DEBUG SLEEP 0.2");

@@ -1,8 +1,9 @@
 //! What the clients of the soak saw, and what of it cannot be.
 
-use super::KEYS;
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+pub(super) const KEYS: u64 = 20;
 
 /// A stretch of time in which an owner certainly holds a key; it begins when its client is told.
 #[derive(Clone, Debug)]
