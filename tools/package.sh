@@ -107,7 +107,8 @@ stage() {
   check_built
   strip_to "$built/libredis_lock.so" "$root/lib/redis/modules/libredis_lock.so" "$root"
   strip_to "$built/redis-lock" "$root/bin/redis-lock" "$root"
-  file 644 cli/redis-lock.1 "$root/share/man/man1/redis-lock.1"
+  mkdir -p "$root/share/man/man1"
+  "$built/redis-lock" __manual >"$root/share/man/man1/redis-lock.1"
   for shell in bash zsh fish; do
     case $shell in
       bash) to=bash-completion/completions/redis-lock ;;

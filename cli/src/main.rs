@@ -28,7 +28,6 @@ mod group;
 mod held;
 mod keeper;
 mod kept;
-#[cfg(test)]
 mod manual;
 mod message;
 mod nodes;
@@ -59,6 +58,7 @@ fn main() -> ExitCode {
     let role = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     let code = match role {
         starter::ROLE => starter::start(&words[2..]),
+        manual::ROLE => manual::print(),
         held::ROLE | keeper::ROLE => {
             let is_keeper = role == keeper::ROLE;
             words.remove(1);

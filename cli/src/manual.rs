@@ -3,10 +3,20 @@
 use crate::cli::cli;
 use clap::{Arg, Command};
 use std::fmt::Write;
+use std::io::Write as _;
+
+/// The first argument of the program when it prints the page, for packages.
+pub(crate) const ROLE: &str = "__manual";
 
 /// What stands before and after the options.
 const HEAD: &str = include_str!("manual-head.roff");
 const TAIL: &str = include_str!("manual-tail.roff");
+
+/// Prints the page, and gives the exit code.
+pub(crate) fn print() -> u8 {
+    // That it cannot be printed is seen by those who make packages.
+    u8::from(std::io::stdout().write_all(page().as_bytes()).is_err())
+}
 
 /// The page, in the language of man.
 fn page() -> String {
@@ -45,12 +55,22 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
 
-#[test]
-fn the_manual_page_is_that_of_the_options() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/redis-lock.1");
-    if std::env::var_os("REDIS_LOCK_WRITE_MANUAL").is_some() {
-        std::fs::write(file, page()).expect("a file");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_page_has_each_option_once_with_its_help() {
+        let page = page();
+        for (heading, option, help) in [
+            ("ALL COMMANDS", "\\fB\\-u\\fR, \\fB\\-\\-url\\fR \\fIURL\\fR", "redis://, rediss://, unix://"),
+            ("RUN", "\\fB\\-k\\fR, \\fB\\-\\-kill\\-after\\fR \\fITIME\\fR", "Send KILL TIME after TERM"),
+            ("BREAK", "\\fB\\-\\-yes\\fR", "Do not ask."),
+        ] {
+            let (_, section) = page.split_once(&format!("\n.SH OPTIONS OF {heading}\n")).expect("a section");
+            let section = section.split("\n.SH ").next().expect("there is always one");
+            assert_eq!(section.matches(&format!(".TP\n{option}\n{help}")).count(), 1, "{option}: {section}");
+        }
+        assert!(page.starts_with(".TH ") && page.contains("\n.SH LIMITS\n"));
     }
-    let written = std::fs::read_to_string(file).unwrap_or_default();
-    assert!(written == page(), "write it anew: REDIS_LOCK_WRITE_MANUAL=1 cargo test -p redis-lock-cli manual");
 }

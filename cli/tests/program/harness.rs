@@ -190,6 +190,12 @@ impl Folder {
         self.read("beat").lines().last().unwrap().parse().unwrap()
     }
 
+    /// A run that says what it says to people into the file `err`.
+    pub(crate) fn told(&self, mut command: Command) -> Run {
+        command.stderr(fs::File::create(self.path("err")).unwrap());
+        Run::of(command)
+    }
+
     /// A run under the lock k that has written its heartbeat.
     pub(crate) fn beating(&self, port: u16, options: &[&str], script: &str) -> Run {
         let run = start(port, &[&["run"], options, &["k", "-c", script]].concat());

@@ -4,7 +4,6 @@ use crate::harness::{self, Folder, Run, not_run, program, program_at, python, st
 use crate::process;
 use rustix::process::kill_process;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -164,9 +163,7 @@ fn a_wait_goes_on_after_a_server_that_was_busy_with_a_script() {
     let (mut conn, mut busy) = (server.connect(), server.connect());
     assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
     let folder = Folder::new();
-    let mut command = program(server.port(), &["run", "-w", "100s", "k", "echo", "ran"]);
-    command.stderr(File::create(folder.path("err")).unwrap());
-    let run = Run::of(command);
+    let run = folder.told(program(server.port(), &["run", "-w", "100s", "k", "echo", "ran"]));
     wait_waiters(&server, "k", 1);
     busy.send(&["EVAL", "while true do end", "0"]);
     // Of the script, or that no answer comes, if the server has no time for either.

@@ -2,7 +2,6 @@
 
 use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
 use rustix::process::kill_process;
-use std::fs::File;
 use std::time::{Duration, Instant};
 use testbed::{Proxy, Server, Signal, wait_for};
 
@@ -143,9 +142,7 @@ fn a_wait_through_a_restart_of_the_server_is_told_and_goes_on() {
     let mut server = Server::new();
     assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
     let folder = Folder::new();
-    let mut command = program(server.port(), &["run", "k", "echo", "ran"]);
-    command.stderr(File::create(folder.path("err")).unwrap());
-    let waiting = Run::of(command);
+    let waiting = folder.told(program(server.port(), &["run", "k", "echo", "ran"]));
     wait_waiters(&server, "k", 1);
     server.stop(true);
     wait_for("the user to be told", || folder.read("err").contains("goes on waiting"));

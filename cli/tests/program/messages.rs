@@ -2,7 +2,7 @@
 
 use crate::harness::{Folder, Run, is_held, program, run, start, wait_held};
 use crate::process;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -83,9 +83,7 @@ fn a_port_without_tls_is_found_out() {
     }
     // One that waits goes on, and ends with whoever started it.
     let folder = Folder::new();
-    let mut command = program(server.port(), &["run", "-u", &url, "k", "true"]);
-    command.stderr(File::create(folder.path("err")).unwrap());
-    let waiting = Run::of(command);
+    let waiting = folder.told(program(server.port(), &["run", "-u", &url, "k", "true"]));
     wait_for("the user to be told", || folder.read("err").contains("it goes on waiting"));
     waiting.signal(Signal::KILL);
     waiting.end();
@@ -98,9 +96,7 @@ fn a_server_that_does_not_answer_delays_nobody_beyond_the_time() {
     let expected = format!("k: no answer from 127.0.0.1:{} within ", server.port());
     for words in [&["run", "-n", "k", "true"][..], &["run", "-w", "1s", "k", "true"]] {
         let folder = Folder::new();
-        let mut command = program(server.port(), words);
-        command.stderr(File::create(folder.path("err")).unwrap());
-        let mut silent = Run::of(command);
+        let mut silent = folder.told(program(server.port(), words));
         assert_eq!(silent.code(), Some(69));
         assert!(folder.read("err").contains(&expected), "{words:?}: {}", folder.read("err"));
         silent.end();
@@ -171,9 +167,7 @@ fn a_command_that_could_not_be_run_does_not_keep_the_lock() {
 fn a_renewal_that_fails_is_told_once_and_the_loss_names_its_cause() {
     let server = Server::new();
     let folder = Folder::new();
-    let mut command = program(server.port(), &["run", "-t", "6s", "-k", "1s", "k", "sleep", "1000"]);
-    command.stderr(File::create(folder.path("err")).unwrap());
-    let mut running = Run::of(command);
+    let mut running = folder.told(program(server.port(), &["run", "-t", "6s", "-k", "1s", "k", "sleep", "1000"]));
     wait_held(&server, "k");
     let mut conn = server.connect();
     let warnings = || folder.read("err").matches("redis-lock: k: not renewed: NOPERM").count();
@@ -201,9 +195,7 @@ fn a_wait_is_told_with_its_holder_and_its_end() {
     for (right, text) in [("+lock.info", "waiting, held by other (night run)"), ("-lock.info", "waiting")] {
         conn.ok(&["ACL", "SETUSER", "default", right]);
         let folder = Folder::new();
-        let mut command = program(server.port(), &["run", "k", "true"]);
-        command.stderr(File::create(folder.path("err")).unwrap());
-        let _waiting = Run::of(command);
+        let _waiting = folder.told(program(server.port(), &["run", "k", "true"]));
         assert_eq!(folder.line("err"), format!("redis-lock: k: {text}"));
     }
 }
