@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/bench.sh ROUNDS all|bounds: measures what locks cost, beside what people use without the module. The servers are
-# the redis-server in PATH, and the newest Redis and Valkey under target/servers. Each program writes a file and a
-# picture for each server to bench/results, named by the day and the processor. What it wrote earlier that day is
+# the redis-server in PATH, and the newest Redis and Valkey under target/servers. Each program writes a file
+# for each server to bench/results, named by the day and the processor. What it wrote earlier that day is
 # replaced. With "bounds" it measures only what the bounds of version 1.0 are for: some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -10,8 +10,8 @@ pub(crate) struct Contender {
     /// The word that chooses it.
     pub(crate) id: &'static str,
     pub(crate) name: &'static str,
-    /// How to lock; None where this program was built without its client.
-    pub(crate) kind: Option<Kind>,
+    /// How to lock.
+    pub(crate) kind: Kind,
     pub(crate) setup: Setup,
     /// What ends the hold of a client that died.
     pub(crate) end: End,
@@ -41,7 +41,7 @@ pub(crate) enum End {
 impl Contender {
     /// Whether it excludes nobody: it shows that this program finds out.
     pub(crate) fn is_no_lock(&self) -> bool {
-        self.kind == Some(Kind::Nothing)
+        self.kind == Kind::Nothing
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     let ours = Contender {
         id: "lock",
         name: "LOCK.ACQUIRE BLOCK",
-        kind: Some(Kind::Lock),
+        kind: Kind::Lock,
         setup: Setup::Redis { module: true, aof_always: false },
         end: End::Connection,
         order: QUEUE,
@@ -77,7 +77,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     let string = Contender {
         id: "set-nx",
         name: "SET NX each 10 ms",
-        kind: Some(Kind::SetNx(Duration::from_millis(10))),
+        kind: Kind::SetNx(Duration::from_millis(10)),
         setup: PLAIN,
         end: End::Lease,
         order: NO_ORDER,
@@ -88,7 +88,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     let postgres = Contender {
         id: "postgres",
         name: "PostgreSQL, pg_advisory_lock",
-        kind: POSTGRES,
+        kind: Kind::Postgres,
         setup: Setup::Postgres,
         end: End::Connection,
         order: QUEUE,
@@ -99,7 +99,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     let etcd = Contender {
         id: "etcd",
         name: "etcd",
-        kind: ETCD,
+        kind: Kind::Etcd,
         setup: Setup::Etcd { fsync: true },
         end: End::Lease,
         order: QUEUE,
@@ -110,7 +110,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     let zookeeper = Contender {
         id: "zookeeper",
         name: "ZooKeeper",
-        kind: ZOOKEEPER,
+        kind: Kind::ZooKeeper,
         setup: Setup::ZooKeeper { fsync: true },
         end: End::Session,
         fence: "the transaction number of the node",
@@ -129,7 +129,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
         Contender {
             id: "blpop",
             name: "BLPOP + LPUSH (no lock)",
-            kind: Some(Kind::List),
+            kind: Kind::List,
             end: End::Never,
             order: QUEUE,
             ..string
@@ -138,12 +138,12 @@ pub(crate) fn contenders() -> Vec<Contender> {
         Contender {
             id: "redis-py",
             name: "redis-py's Lock: SET NX each 100 ms",
-            kind: Some(Kind::SetNx(Duration::from_millis(100))),
+            kind: Kind::SetNx(Duration::from_millis(100)),
             ..string
         },
-        Contender { id: "redisson", name: "Redisson's shape", kind: Some(Kind::Redisson), ..string },
+        Contender { id: "redisson", name: "Redisson's shape", kind: Kind::Redisson, ..string },
         postgres,
-        Contender { id: "mariadb", name: "MariaDB, GET_LOCK", kind: MARIADB, setup: Setup::MariaDb, ..postgres },
+        Contender { id: "mariadb", name: "MariaDB, GET_LOCK", kind: Kind::MariaDb, setup: Setup::MariaDb, ..postgres },
         etcd,
         Contender {
             id: "etcd-no-fsync",
@@ -162,28 +162,6 @@ pub(crate) fn contenders() -> Vec<Contender> {
             survives: "the loss of processes; not that of power",
             ..zookeeper
         },
-        Contender { id: "nothing", name: "no lock", kind: Some(Kind::Nothing), end: End::Never, ..string },
+        Contender { id: "nothing", name: "no lock", kind: Kind::Nothing, end: End::Never, ..string },
     ]
 }
-
-#[cfg(feature = "servers")]
-mod other_servers {
-    use crate::clients::Kind;
-
-    pub(super) const POSTGRES: Option<Kind> = Some(Kind::Postgres);
-    pub(super) const MARIADB: Option<Kind> = Some(Kind::MariaDb);
-    pub(super) const ETCD: Option<Kind> = Some(Kind::Etcd);
-    pub(super) const ZOOKEEPER: Option<Kind> = Some(Kind::ZooKeeper);
-}
-
-#[cfg(not(feature = "servers"))]
-mod other_servers {
-    use crate::clients::Kind;
-
-    pub(super) const POSTGRES: Option<Kind> = None;
-    pub(super) const MARIADB: Option<Kind> = None;
-    pub(super) const ETCD: Option<Kind> = None;
-    pub(super) const ZOOKEEPER: Option<Kind> = None;
-}
-
-use other_servers::{ETCD, MARIADB, POSTGRES, ZOOKEEPER};

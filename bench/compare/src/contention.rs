@@ -1,7 +1,7 @@
 //! Clients that want one lock, without a pause between their locks, for some time.
 
 use crate::Failure;
-use crate::clients::{Client, Requests, Target, prepare};
+use crate::clients::{Client, Requests, Target, connect, prepare};
 use crate::hold::Timer;
 use crate::process::{Cpu, own_cpu};
 use crate::server::Server;
@@ -69,7 +69,7 @@ pub(crate) async fn measure(server: &Server, target: Target, slice: Slice) -> Re
     let goes_on = Rc::new(Cell::new(true));
     let mut clients = Vec::new();
     for number in 0..slice.clients {
-        clients.push(Client::connect(target, number, requests.clone()).await?);
+        clients.push(connect(target, number, requests.clone()).await?);
     }
     let mut running = JoinSet::new();
     for (number, client) in clients.into_iter().enumerate() {
@@ -120,7 +120,7 @@ async fn leave(running: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure
 }
 
 async fn lock_on(
-    mut client: Client,
+    mut client: Box<dyn Client>,
     number: usize,
     hold: Duration,
     tally: Rc<RefCell<Tally>>,

@@ -1,7 +1,7 @@
 //! A holder is killed: how long it takes until the next client has the lock. The holder is a process of its own.
 
 use crate::Failure;
-use crate::clients::{Client, Requests, Target, prepare};
+use crate::clients::{Requests, Target, connect, prepare};
 use crate::contenders::{Contender, End};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -32,7 +32,7 @@ impl Drop for Holder {
 /// The time from the death of a holder to the next one; None if there is none in time.
 pub(crate) async fn measure(contender: &Contender, target: Target) -> Result<Option<Duration>, Failure> {
     prepare(target).await?;
-    let mut waiter = Client::connect(target, 1, Requests::default()).await?;
+    let mut waiter = connect(target, 1, Requests::default()).await?;
     let mut holder = start(contender.id, target).await?;
     let waiting = tokio::task::spawn_local(async move {
         let answer = waiter.acquire().await;
@@ -75,7 +75,7 @@ async fn start(id: &str, target: Target) -> Result<Holder, Failure> {
 
 /// Takes the lock, says so, and keeps it until it is killed.
 pub(crate) async fn hold(target: Target) -> Result<(), Failure> {
-    let mut client = Client::connect(target, 0, Requests::default()).await?;
+    let mut client = connect(target, 0, Requests::default()).await?;
     client.acquire().await?;
     println!("{HELD}");
     std::future::pending().await

@@ -15,7 +15,7 @@ mod tally;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use clients::Target;
+use clients::{NOT_BUILT, Target};
 use contenders::{Contender, End, contenders};
 use contention::{Sample, Slice};
 use report::{Death, Report, Scene};
@@ -67,8 +67,10 @@ impl Running {
 }
 
 fn target(contender: &Contender, port: u16, lock: u64, lease: Duration) -> Result<Target, Failure> {
-    let kind = contender.kind.ok_or("this program was built without the feature servers")?;
-    Ok(Target { kind, port, lock, lease })
+    if !contender.kind.is_built() {
+        return Err(NOT_BUILT.into());
+    }
+    Ok(Target { kind: contender.kind, port, lock, lease })
 }
 
 fn holder_target(words: &[&str]) -> Result<Target, Failure> {

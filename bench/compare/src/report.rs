@@ -8,7 +8,6 @@ use bench::machine::Machine;
 use bench::ratio::Spread;
 use bench::results::today;
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -88,6 +87,12 @@ fn short(value: f64) -> String {
     }
 }
 
+/// A table with these heads behind an empty one.
+fn table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows: String = rows.map(|cells| format!("| {} |\n", cells.join(" | "))).collect();
+    format!("| | {heads} |\n|{}\n{rows}", " --- |".repeat(heads.matches(" | ").count() + 2))
+}
+
 impl Report {
     /// Writes comparison.md, comparison.svg and, where it is asked for, the numbers.
     pub(crate) fn write(&self, folder: &Path, json: Option<&Path>) -> Result<(), Failure> {
@@ -107,26 +112,18 @@ impl Report {
     }
 
     pub(crate) fn markdown(&self) -> Result<String, Failure> {
-        let mut page = String::new();
-        self.write_head(&mut page)?;
-        self.write_promises(&mut page)?;
-        self.write_uncontended(&mut page)?;
         let crowds = || self.scenes.iter().map(|scene| scene.clients).filter(|clients| *clients > 1);
         let ends = [crowds().min(), crowds().max()];
-        for scene in self.scenes.iter().filter(|scene| ends.contains(&Some(scene.clients))) {
-            self.write_scene(&mut page, scene)?;
-        }
-        self.write_deaths(&mut page)?;
-        self.write_memory(&mut page)?;
-        self.write_not_run(&mut page)?;
-        Ok(page)
+        let scenes = self.scenes.iter().filter(|scene| ends.contains(&Some(scene.clients)));
+        let scenes: String = scenes.map(|scene| self.scene(scene)).collect();
+        let parts = [self.promises(), self.uncontended(), scenes, self.deaths(), self.memory(), self.not_run()];
+        Ok(self.head()? + &parts.concat())
     }
 
-    fn write_head(&self, page: &mut String) -> Result<(), Failure> {
+    fn head(&self) -> Result<String, Failure> {
         let mut versions = self.versions.clone();
         versions.dedup();
-        write!(
-            page,
+        Ok(format!(
             "# Beside what one would pick instead\n\n\
              Ways to lock, measured beside each other on {}. This page and its picture are the output of a program:\n\n\
              ```sh\n{}\n```\n\n\
@@ -154,129 +151,99 @@ impl Report {
             versions.join(", "),
             self.time.as_secs_f64(),
             self.rounds,
-        )?;
-        Ok(())
+        ))
     }
 
-    fn write_promises(&self, page: &mut String) -> Result<(), Failure> {
-        page.push_str(
+    fn promises(&self) -> String {
+        let all = self.contenders.iter().chain(self.not_run.iter().map(|(contender, _)| contender));
+        let rows = all.map(|contender| {
+            let Contender { name, order, end, fence, disk, survives, .. } = contender;
+            vec![*name, *order, end.text(), *fence, *disk, *survives].into_iter().map(str::to_owned).collect()
+        });
+        let heads = "next is which waiter | a dead holder's lock ends with | fence | on disk at the reply | a held lock survives";
+        format!(
             "## What each promises\n\n\
              They are not the same. A lock that is on the disk of three nodes before each grant cannot be as fast as one in memory.\n\n\
-             | | next is which waiter | a dead holder's lock ends with | fence | on disk at the reply | a held lock survives |\n\
-             | --- | --- | --- | --- | --- | --- |\n",
-        );
-        for contender in self.contenders.iter().chain(self.not_run.iter().map(|(contender, _)| contender)) {
-            let Contender { name, order, end, fence, disk, survives, .. } = contender;
-            writeln!(page, "| {name} | {order} | {} | {fence} | {disk} | {survives} |", end.text())?;
-        }
-        page.push_str(
-            "\nLOCK.ACQUIRE is sent with `SESSION 0`: the end of the connection ends the hold. Without it only the lease does. \
+             {}\nLOCK.ACQUIRE is sent with `SESSION 0`: the end of the connection ends the hold. Without it only the lease does. \
              `BLPOP` is no lock: nothing gives the element back when its holder dies. But no hand-off of these servers is cheaper.\n\n",
-        );
-        Ok(())
+            table(heads, rows),
+        )
     }
 
-    fn write_uncontended(&self, page: &mut String) -> Result<(), Failure> {
-        let Some(scene) = self.scenes.iter().find(|scene| scene.clients == 1) else { return Ok(()) };
-        page.push_str(
-            "## One client\n\n\
-             A lock taken and released, by a client that is alone.\n\n\
-             | | median, ms | p99, ms | server CPU, us | requests | changed in files, bytes |\n\
-             | --- | --- | --- | --- | --- | --- |\n",
-        );
-        for (place, contender) in self.contenders.iter().enumerate() {
-            let median = |value: fn(&Sample) -> f64| short(scene.median(place, value));
-            writeln!(
-                page,
-                "| {} | {} | {} | {} | {} | {} |",
-                contender.name,
-                median(|sample| sample.found.round_p50_ms),
-                median(|sample| sample.found.round_p99_ms),
-                median(|sample| sample.cpu_us),
-                median(|sample| sample.requests),
-                median(|sample| sample.written),
-            )?;
-        }
-        page.push_str(
-            "\nBytes in files are those of whole pages that were changed, 4,096 at least. A page that changes twice before it is \
+    /// A table of the medians of a scene.
+    fn medians(&self, scene: &Scene, columns: &[(&str, fn(&Sample) -> f64)]) -> String {
+        let row = |(place, contender): (usize, &Contender)| {
+            let cell = |(head, value): &(&str, fn(&Sample) -> f64)| match scene.median(place, *value) {
+                count if *head == "starved" => format!("{count:.0}"),
+                value => short(value),
+            };
+            std::iter::once(contender.name.to_owned()).chain(columns.iter().map(cell)).collect()
+        };
+        let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+        table(&heads.join(" | "), self.contenders.iter().enumerate().map(row))
+    }
+
+    fn uncontended(&self) -> String {
+        let Some(scene) = self.scenes.iter().find(|scene| scene.clients == 1) else { return String::new() };
+        let columns: [(&str, fn(&Sample) -> f64); 5] = [
+            ("median, ms", |sample| sample.found.round_p50_ms),
+            ("p99, ms", |sample| sample.found.round_p99_ms),
+            ("server CPU, us", |sample| sample.cpu_us),
+            ("requests", |sample| sample.requests),
+            ("changed in files, bytes", |sample| sample.written),
+        ];
+        format!(
+            "## One client\n\nA lock taken and released, by a client that is alone.\n\n{}\n\
+             Bytes in files are those of whole pages that were changed, 4,096 at least. A page that changes twice before it is \
              on the disk counts once.\n\n",
-        );
-        Ok(())
+            self.medians(scene, &columns),
+        )
     }
 
-    fn write_scene(&self, page: &mut String, scene: &Scene) -> Result<(), Failure> {
-        write!(
-            page,
-            "## {} clients, each holds the lock for {} ms\n\n\
-             | | locks per second | wait, p99, ms | longest wait, ms | most to least | starved | server CPU, us | requests | \
-             clients, processors |\n\
-             | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
-            scene.clients,
-            scene.hold.as_millis(),
-        )?;
-        for (place, contender) in self.contenders.iter().enumerate() {
-            let median = |value: fn(&Sample) -> f64| short(scene.median(place, value));
-            writeln!(
-                page,
-                "| {} | {} | {} | {} | {} | {:.0} | {} | {} | {} |",
-                contender.name,
-                median(Sample::rate),
-                median(|sample| sample.found.wait_p99_ms),
-                median(|sample| sample.found.wait_max_ms),
-                median(Sample::most_to_least),
-                scene.median(place, |sample| sample.found.starved as f64),
-                median(|sample| sample.cpu_us),
-                median(|sample| sample.requests),
-                median(|sample| sample.client_busy),
-            )?;
-        }
-        page.push('\n');
-        Ok(())
+    fn scene(&self, scene: &Scene) -> String {
+        let columns: [(&str, fn(&Sample) -> f64); 8] = [
+            ("locks per second", Sample::rate),
+            ("wait, p99, ms", |sample| sample.found.wait_p99_ms),
+            ("longest wait, ms", |sample| sample.found.wait_max_ms),
+            ("most to least", Sample::most_to_least),
+            ("starved", |sample| sample.found.starved as f64),
+            ("server CPU, us", |sample| sample.cpu_us),
+            ("requests", |sample| sample.requests),
+            ("clients, processors", |sample| sample.client_busy),
+        ];
+        let (clients, ms, table) = (scene.clients, scene.hold.as_millis(), self.medians(scene, &columns));
+        format!("## {clients} clients, each holds the lock for {ms} ms\n\n{table}\n")
     }
 
-    fn write_deaths(&self, page: &mut String) -> Result<(), Failure> {
-        let lease = self.lease.as_secs();
-        write!(
-            page,
+    fn deaths(&self) -> String {
+        let row = |(contender, death): (&Contender, &Death)| {
+            vec![contender.name.to_owned(), contender.end.text().to_owned(), death.text()]
+        };
+        let heads = "ended by | until the next holder, ms: median (least to most)";
+        let has_never = self.contenders.iter().any(|contender| contender.end == End::Never);
+        format!(
             "## A holder is killed\n\n\
-             The process of the holder is killed while a client waits. Leases and session timeouts are {lease} s here, the least \
-             that ZooKeeper allows; those that people set are longer. A lease has run for 0.2 s or more by then.\n\n\
-             | | ended by | until the next holder, ms: median (least to most) |\n| --- | --- | --- |\n",
-        )?;
-        for (contender, death) in self.contenders.iter().zip(&self.deaths) {
-            writeln!(page, "| {} | {} | {} |", contender.name, contender.end.text(), death.text())?;
-        }
-        if self.contenders.iter().any(|contender| contender.end == End::Never) {
-            page.push_str("\nNever: not within the lease and 3 s.\n");
-        }
-        page.push('\n');
-        Ok(())
+             The process of the holder is killed while a client waits. Leases and session timeouts are {} s here, the least \
+             that ZooKeeper allows; those that people set are longer. A lease has run for 0.2 s or more by then.\n\n{}{}\n",
+            self.lease.as_secs(),
+            table(heads, self.contenders.iter().zip(&self.deaths).map(row)),
+            if has_never { "\nNever: not within the lease and 3 s.\n" } else { "" },
+        )
     }
 
-    fn write_memory(&self, page: &mut String) -> Result<(), Failure> {
-        let Some(scene) = self.crowded(false) else { return Ok(()) };
-        write!(
-            page,
-            "## Memory\n\n| | server without clients, MiB | with {} clients on one lock, MiB |\n| --- | --- | --- |\n",
-            scene.clients
-        )?;
-        for (place, contender) in self.contenders.iter().enumerate() {
+    fn memory(&self) -> String {
+        let Some(scene) = self.crowded(false) else { return String::new() };
+        let row = |(place, contender): (usize, &Contender)| {
             let crowded = scene.median(place, |sample| sample.memory_mib);
-            writeln!(page, "| {} | {} | {} |", contender.name, short(self.idle_mib[place]), short(crowded))?;
-        }
-        page.push('\n');
-        Ok(())
+            vec![contender.name.to_owned(), short(self.idle_mib[place]), short(crowded)]
+        };
+        let heads = format!("server without clients, MiB | with {} clients on one lock, MiB", scene.clients);
+        format!("## Memory\n\n{}\n", table(&heads, self.contenders.iter().enumerate().map(row)))
     }
 
-    fn write_not_run(&self, page: &mut String) -> Result<(), Failure> {
-        if self.not_run.is_empty() {
-            return Ok(());
-        }
-        page.push_str("## Not run\n\n");
-        for (contender, why) in &self.not_run {
-            writeln!(page, "- {}: {why}", contender.name)?;
-        }
-        Ok(())
+    fn not_run(&self) -> String {
+        let lines = self.not_run.iter().map(|(contender, why)| format!("- {}: {why}\n", contender.name));
+        if self.not_run.is_empty() { String::new() } else { format!("## Not run\n\n{}", lines.collect::<String>()) }
     }
 
     /// For other programs.

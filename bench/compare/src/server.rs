@@ -2,7 +2,7 @@
 //! program.
 
 use crate::Failure;
-use crate::clients::{Client, Requests, Target, prepare};
+use crate::clients::{Requests, Target, connect, prepare};
 use crate::process::Tree;
 use bench::server::{Bench, Plan};
 use rustix::process::{Pid, Signal, kill_process};
@@ -95,7 +95,7 @@ impl Setup {
 
 async fn first_lock(target: Target) -> Result<(), Failure> {
     prepare(target).await?;
-    let mut client = Client::connect(target, 0, Requests::default()).await?;
+    let mut client = connect(target, 0, Requests::default()).await?;
     client.acquire().await?;
     client.release().await
 }

@@ -2,7 +2,7 @@
 //! and no allocation for each. So the figures measure the server. Every reply is read and compared with what it must
 //! be.
 
-use crate::reply::Reply;
+use crate::reply::take_in;
 use crate::template::{Run, Sequence};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -80,23 +80,29 @@ struct Client {
     answered: usize,
 }
 
+/// Connects one, and lets it be polled by its number. A full backlog costs a second: each waits until the server has
+/// taken it.
+pub fn connect(address: SocketAddr, poll: &Poll, number: usize, interest: Interest) -> std::io::Result<TcpStream> {
+    let mut stream = std::net::TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.write_all(b"PING\r\n")?;
+    stream.read_exact(&mut [0; 7])?;
+    stream.set_nonblocking(true)?;
+    let mut stream = TcpStream::from_std(stream);
+    poll.registry().register(&mut stream, Token(number), interest)?;
+    Ok(stream)
+}
+
 impl Driver {
     /// Connects so many clients.
     pub fn connect(address: SocketAddr, clients: usize) -> std::io::Result<Driver> {
         let poll = Poll::new()?;
-        let connect = |number| {
-            let mut stream = std::net::TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            // A full backlog costs a second: each waits until the server has taken it.
-            stream.write_all(b"PING\r\n")?;
-            stream.read_exact(&mut [0; 7])?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpStream::from_std(stream);
-            poll.registry().register(&mut stream, Token(number), Interest::READABLE | Interest::WRITABLE)?;
+        let client = |number| {
+            let stream = connect(address, &poll, number, Interest::READABLE | Interest::WRITABLE)?;
             let (out, rest) = (Vec::new(), Vec::new());
             Ok(Client { number, stream, out, rest, numbers: 0..1, due: 0, sent: 0, answered: 0 })
         };
-        let clients = (0..clients).map(connect).collect::<std::io::Result<_>>()?;
+        let clients = (0..clients).map(client).collect::<std::io::Result<_>>()?;
         Ok(Driver { poll, events: Events::with_capacity(EVENTS), buffer: vec![0; BUFFER_BYTES], clients })
     }
 
@@ -186,23 +192,13 @@ impl Client {
     }
 
     fn take_in(&mut self, sequence: &Sequence, fresh: &[u8]) -> Result<(), Failure> {
-        let mut rest = std::mem::take(&mut self.rest);
-        let bytes = if rest.is_empty() {
-            fresh
-        } else {
-            rest.extend_from_slice(fresh);
-            &rest
-        };
-        let mut at = 0;
-        while let Some((reply, len)) = Reply::parse(&bytes[at..]) {
+        take_in(&mut self.rest, fresh, |reply| {
             let command = &sequence.commands()[self.answered % sequence.commands().len()];
             if !command.accepts(&reply) {
                 return Err(Failure::Unexpected { command: command.to_string(), reply: reply.to_string() });
             }
             self.answered += 1;
-            at += len;
-        }
-        self.rest = bytes[at..].to_vec();
-        Ok(())
+            Ok(())
+        })
     }
 }

@@ -11,7 +11,6 @@ pub mod machine;
 pub mod measure;
 pub mod options;
 pub mod page;
-pub mod plot;
 pub mod profile;
 pub mod ratio;
 pub mod reply;

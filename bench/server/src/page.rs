@@ -3,6 +3,7 @@
 //! Each day, processor and kernel has tables of its own. A table stands between two marks, which name it.
 
 use crate::goals::{BOUNDS, Bound, Limit, Measured};
+use crate::rivals::LOCK_NAME;
 use crate::row::{Goal, Verdict};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -73,56 +74,64 @@ fn server_of(file: &Value) -> (&str, &str) {
     file["server"].as_str().and_then(|server| server.split_once(' ')).unwrap_or_default()
 }
 
+/// The rows that a program has written into a file; none if it was not run.
+fn rows<'f>(file: &'f Value, section: &str, list: &str) -> &'f [Value] {
+    file[section]["found"][list].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn median(of: &Value) -> Option<f64> {
+    of["median"].as_f64()
+}
+
 /// The figure of a bound in a file, and how the table shows it.
 fn figure(bound: &Bound, file: &Value) -> Option<(f64, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     match bound.measured {
         Measured::Ratio(..) | Measured::Memory => {
-            let rows = file["rivals"]["found"]["rows"].as_array()?;
             let is_it = |row: &&Value| {
-                let [group, environment, with] = ["group", "environment", "with"].map(|name| text(&row[name]));
-                bound.measured.is_row(&group, &environment, &with)
+                let [group, environment, with] =
+                    ["group", "environment", "with"].map(|name| row[name].as_str().unwrap_or_default());
+                bound.measured.is_row(group, environment, with)
             };
-            let row = rows.iter().find(is_it)?;
-            let ratio = row["ratio"]["median"].as_f64()?;
-            let bytes = |of: &str| row[of]["median"].as_f64().map_or(0.0, f64::round);
-            let shown = if bound.measured == Measured::Memory {
-                format!("{} / {} = {ratio:.2}", bytes("ours"), bytes("theirs"))
+            let row = rows(file, "rivals", "rows").iter().find(is_it)?;
+            let ratio = median(&row["ratio"])?;
+            let bytes = |of: &str| median(&row[of]).map_or(0.0, f64::round);
+            let of = if bound.measured == Measured::Memory {
+                format!("{} / {} = ", bytes("ours"), bytes("theirs"))
             } else {
-                format!("{ratio:.2}")
+                String::new()
             };
-            Some((ratio, shown))
+            Some((ratio, format!("{of}{ratio:.2}")))
         }
         Measured::HandOff(clients) => {
-            let sizes = file["handoff"]["found"]["sizes"].as_array()?;
-            let size = sizes.iter().find(|size| size["clients"].as_u64() == Some(clients as u64))?;
-            let ratio = size["ratio"]["cpu"]["median"].as_f64()?;
+            let size = rows(file, "handoff", "sizes").iter().find(|size| size["clients"] == clients)?;
+            let ratio = median(&size["ratio"]["cpu"])?;
             Some((ratio, format!("{ratio:.2}")))
         }
         Measured::Instructions | Measured::Own => {
-            let commands = file["instructions"]["found"]["commands"].as_array()?;
-            let lock = commands.iter().find(|command| command["name"] == crate::rivals::LOCK_NAME)?;
             let of = if bound.measured == Measured::Own { "own" } else { "instructions" };
-            lock[of].as_f64().map(|count| (count, whole(count)))
+            counted(file, LOCK_NAME, of).map(|count| (count, whole(count)))
         }
     }
+}
+
+/// The instructions of a command.
+fn counted(file: &Value, name: &str, of: &str) -> Option<f64> {
+    rows(file, "instructions", "commands").iter().find(|command| command["name"] == name)?[of].as_f64()
 }
 
 /// A whole number with its thousands set apart.
 fn whole(number: f64) -> String {
     let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
+    groups.iter().map(|group| String::from_utf8_lossy(group)).collect::<Vec<_>>().join(",")
 }
 
-/// A table with nothing but one blank in an empty cell.
-fn tidy(table: &str) -> String {
+/// A table of these rows below a head, with nothing but one blank in an empty cell; nothing without rows.
+fn table(head: &str, rows: &str) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let table = format!("{head}\n|{}\n{rows}", " --- |".repeat(head.matches('|').count() - 1));
     table.replace("|  |  |", "| | |").replace("|  |", "| |")
 }
 
@@ -138,159 +147,115 @@ impl Machine {
     /// Where and when it was, for the head of its tables.
     pub fn name(&self) -> String {
         let date = if self.date.is_empty() { String::new() } else { format!("{}, ", self.date) };
-        let servers: Vec<String> = self.files().map(|(_, file)| server_name(file)).collect();
+        let servers: Vec<String> = self.servers.values().map(server_name).collect();
         format!("{date}`{}`, {} cores, {}; {}", self.cpu, self.cores, self.kernel, servers.join(", "))
     }
 
-    fn files(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.servers.iter()
+    /// A row of a table: the cell of each server, and what stands behind. Nothing if no server has one.
+    fn row(&self, name: &str, cell: impl Fn(&Value) -> Option<String>, behind: &str) -> String {
+        let cells: Vec<Option<String>> = self.servers.values().map(cell).collect();
+        if cells.iter().all(Option::is_none) {
+            return String::new();
+        }
+        let cells: String = cells.into_iter().map(|cell| format!(" {} |", cell.unwrap_or_default())).collect();
+        format!("| {name} |{cells}{behind}\n")
     }
 
-    fn heads(&self, names: &str) -> String {
-        let heads: String = self.files().map(|(head, _)| format!(" {head} |")).collect();
-        let columns = self.servers.len() + names.matches('|').count();
-        let (before, after) = names.split_once('*').unwrap_or((names, ""));
-        format!("{before}{heads}{after}\n|{}\n", " --- |".repeat(columns - 1))
+    /// A table with a column for each server.
+    fn by_server(&self, name: &str, behind: &str, rows: &str) -> String {
+        let heads: String = self.servers.keys().map(|head| format!(" {head} |")).collect();
+        table(&format!("| {name} |{heads}{behind}"), rows)
+    }
+
+    /// What all files have as this part of a row, each once.
+    fn each(&self, section: &str, list: &str, part: &str) -> Vec<&Value> {
+        let mut found = Vec::new();
+        for row in self.servers.values().flat_map(|file| rows(file, section, list)) {
+            if !found.contains(&&row[part]) {
+                found.push(&row[part]);
+            }
+        }
+        found
     }
 
     /// Whether a figure was found that has a bound.
     pub fn has_figures(&self) -> bool {
-        self.files().any(|(_, file)| BOUNDS.iter().any(|bound| figure(bound, file).is_some()))
+        self.servers.values().any(|file| BOUNDS.iter().any(|bound| figure(bound, file).is_some()))
     }
 
     /// The table of all bounds. Rows of which nothing was found are left out.
     pub fn bounds(&self) -> String {
-        if !self.has_figures() {
-            return String::new();
-        }
-        let mut table = self.heads("| |* at most | aim |");
-        for bound in BOUNDS {
-            let cells: Vec<Option<String>> = self.files().map(|(_, file)| cell(bound, file)).collect();
-            if cells.iter().all(Option::is_none) {
-                continue;
-            }
-            let cells: String = cells.into_iter().map(|cell| format!(" {} |", cell.unwrap_or_default())).collect();
+        let row = |bound: &Bound| {
             let goals = match bound.limit {
                 Limit::Everywhere(goal) | Limit::Redis7(goal) => vec![goal],
                 Limit::ByAge(old, new) => vec![old, new],
             };
             let listed = |of: &dyn Fn(&Goal) -> Option<f64>| {
-                let texts: Vec<String> = goals.iter().filter_map(of).map(number).collect();
-                texts.join("; newer ")
+                goals.iter().filter_map(of).map(number).collect::<Vec<_>>().join("; newer ")
             };
             let (at_most, aim) = (listed(&|goal| Some(goal.at_most)), listed(&|goal| goal.aim));
-            writeln!(table, "| {} |{cells} {at_most} | {aim} |", bound.name).expect("a string takes it");
-        }
-        tidy(&table)
+            self.row(bound.name, |file| cell(bound, file), &format!(" {at_most} | {aim} |"))
+        };
+        self.by_server("", " at most | aim |", &BOUNDS.iter().map(row).collect::<String>())
     }
 
     /// The instructions of all commands that were counted.
     pub fn instructions(&self) -> String {
-        let commands = |file: &'_ Value| file["instructions"]["found"]["commands"].as_array().cloned();
-        let mut names: Vec<String> = Vec::new();
-        for command in self.files().filter_map(|(_, file)| commands(file)).flatten() {
-            let name = command["name"].as_str().unwrap_or_default().to_owned();
-            if !names.contains(&name) {
-                names.push(name);
+        let of_command = |name: &Value| {
+            let name = name.as_str().unwrap_or_default();
+            let mut text = self.row(name, |file| counted(file, name, "instructions").map(whole), "");
+            if name == LOCK_NAME {
+                text += &self.row("of these the module's own", |file| counted(file, name, "own").map(whole), "");
+                let more = |file: &Value| {
+                    let empty = counted(file, "two empty module commands", "instructions")?;
+                    Some(whole(counted(file, name, "instructions")? - empty))
+                };
+                text += &self.row("more than two empty module commands", more, "");
             }
-        }
-        if names.is_empty() {
-            return String::new();
-        }
-        let mut table = self.heads("| instructions of the server |*");
-        let mut row = |name: &str, of: &dyn Fn(&[Value]) -> Option<f64>| {
-            let cells = self.files().map(|(_, file)| commands(file).as_deref().and_then(of).map(whole));
-            let cells: String = cells.map(|cell| format!(" {} |", cell.unwrap_or_default())).collect();
-            writeln!(table, "| {name} |{cells}").expect("a string takes it");
+            text
         };
-        let find = |commands: &[Value], name: &str, of: &str| {
-            commands.iter().find(|command| command["name"] == name).and_then(|command| command[of].as_f64())
-        };
-        for name in &names {
-            row(name, &|commands| find(commands, name, "instructions"));
-            if name == crate::rivals::LOCK_NAME {
-                row("of these the module's own", &|commands| find(commands, name, "own"));
-                row("more than two empty module commands", &|commands| {
-                    let empty = find(commands, "two empty module commands", "instructions")?;
-                    Some(find(commands, name, "instructions")? - empty)
-                });
-            }
-        }
-        tidy(&table)
+        let names = self.each("instructions", "commands", "name");
+        self.by_server("instructions of the server", "", &names.into_iter().map(of_command).collect::<String>())
     }
 
     /// Hand-offs among few clients and many, server by server.
     pub fn handoffs(&self) -> String {
-        let mut table = self.heads("| clients on one lock, without pauses |*");
-        let sizes = |file: &Value| file["handoff"]["found"]["sizes"].as_array().cloned().unwrap_or_default();
-        let mut all: Vec<u64> = Vec::new();
-        for size in self.files().flat_map(|(_, file)| sizes(file)) {
-            all.extend(size["clients"].as_u64().filter(|clients| !all.contains(clients)));
-        }
-        if all.is_empty() {
-            return String::new();
-        }
-        all.sort_unstable();
-        for clients in all {
-            let cell = |(_, file): (&String, &Value)| {
-                let sizes = sizes(file);
-                let size = sizes.iter().find(|size| size["clients"].as_u64() == Some(clients))?;
-                let median = |of: &Value| of["median"].as_f64();
+        let mut all: Vec<f64> =
+            self.each("handoff", "sizes", "clients").into_iter().filter_map(Value::as_f64).collect();
+        all.sort_by(f64::total_cmp);
+        let of_size = |clients: f64| {
+            let cell = |file: &Value| {
+                let is_it = |size: &&Value| size["clients"].as_f64() == Some(clients);
+                let size = rows(file, "handoff", "sizes").iter().find(is_it)?;
                 let (rate, cpu) = (median(&size["ratio"]["rate"])?, median(&size["ratio"]["cpu"])?);
                 let (a_second, us) = (median(&size["lock"]["rate"])?, median(&size["lock"]["cpu_us"])?);
                 Some(format!("{} ({rate:.2}), {us:.1} us ({cpu:.2})", whole(a_second)))
             };
-            let cells: String = self.files().map(|of| format!(" {} |", cell(of).unwrap_or_default())).collect();
-            writeln!(table, "| {} |{cells}", whole(clients as f64)).expect("a string takes it");
-        }
-        tidy(&table)
+            self.row(&whole(clients), cell, "")
+        };
+        let rows: String = all.into_iter().map(of_size).collect();
+        self.by_server("clients on one lock, without pauses", "", &rows)
     }
 
     /// The instructions and system calls of a hand-off, beside those of a list's element.
     pub fn profile(&self) -> String {
-        let mut text = String::new();
-        for (head, file) in self.files() {
-            let sizes = file["profile"]["found"]["sizes"].as_array().cloned().unwrap_or_default();
-            if sizes.is_empty() {
-                continue;
-            }
-            let clients: Vec<String> =
-                sizes.iter().map(|size| whole(size["clients"].as_f64().unwrap_or_default())).collect();
-            let heads: String = clients.iter().map(|count| format!(" {count} clients | `BLPOP` |")).collect();
-            writeln!(text, "| {head} |{heads}\n|{}", " --- |".repeat(1 + 2 * clients.len()))
-                .expect("a string takes it");
-            for part in ["parts", "calls", "of_the_server"] {
-                for (at, row) in sizes[0][part].as_array().into_iter().flatten().enumerate() {
-                    let name = row["name"].as_str().unwrap_or_default();
-                    let cell = |size: &Value| {
-                        // Functions may come in another order among more clients.
-                        let same = size[part].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == name));
-                        let value = |of: &str| same.and_then(|row| row[of].as_f64());
-                        let shown = |value: Option<f64>| match (part, value) {
-                            (_, None) => String::new(),
-                            ("calls", Some(calls)) => format!("{calls:.2}"),
-                            (_, Some(count)) => whole(count),
-                        };
-                        format!(" {} | {} |", shown(value("lock")), shown(value("list")))
-                    };
-                    let cells: String = sizes.iter().map(cell).collect();
-                    let name = match (part, at) {
-                        ("parts", 0) => "instructions, all".to_owned(),
-                        ("of_the_server", _) => format!("`{}`", name.rsplit(": ").next().unwrap_or(name)),
-                        _ => name.to_owned(),
-                    };
-                    writeln!(text, "| {name} |{cells}").expect("a string takes it");
-                }
-            }
-            text.push('\n');
-        }
-        tidy(&text)
+        let of_server = |(head, file): (&String, &Value)| {
+            let sizes = rows(file, "profile", "sizes");
+            let clients = sizes.iter().map(|size| whole(size["clients"].as_f64().unwrap_or_default()));
+            let heads: String = clients.map(|count| format!(" {count} clients | `BLPOP` |")).collect();
+            let parts = ["parts", "calls", "of_the_server"].into_iter().flat_map(|part| {
+                let of_first = sizes.first().and_then(|size| size[part].as_array()).into_iter().flatten();
+                of_first.enumerate().map(move |(at, row)| profile_row(sizes, part, at, &row["name"]))
+            });
+            table(&format!("| {head} |{heads}"), &parts.collect::<String>()) + "\n"
+        };
+        self.servers.iter().map(of_server).filter(|table| table != "\n").collect()
     }
 
     /// What is above its bound, what is within it, and what reaches the aim, server by server.
     pub fn verdicts(&self) -> String {
         let mut text = format!("{}\n", self.name());
-        for (head, file) in self.files() {
+        for (head, file) in &self.servers {
             writeln!(text, "{head}").expect("a string takes it");
             for bound in BOUNDS {
                 let (Some((value, shown)), Some(goal)) = (figure(bound, file), bound.limit.on(server_of(file))) else {
@@ -301,6 +266,26 @@ impl Machine {
             }
         }
         text
+    }
+}
+
+/// One part of a profile, of all sizes. Functions may come in another order among more clients.
+fn profile_row(sizes: &[Value], part: &str, at: usize, name: &Value) -> String {
+    let cell = |size: &Value| {
+        let same = size[part].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == *name));
+        let shown = |of: &str| match (part, same.and_then(|row| row[of].as_f64())) {
+            (_, None) => String::new(),
+            ("calls", Some(calls)) => format!("{calls:.2}"),
+            (_, Some(count)) => whole(count),
+        };
+        format!(" {} | {} |", shown("lock"), shown("list"))
+    };
+    let cells: String = sizes.iter().map(cell).collect();
+    let name = name.as_str().unwrap_or_default();
+    match (part, at) {
+        ("parts", 0) => format!("| instructions, all |{cells}\n"),
+        ("of_the_server", _) => format!("| `{}` |{cells}\n", name.rsplit(": ").next().unwrap_or(name)),
+        _ => format!("| {name} |{cells}\n"),
     }
 }
 
@@ -322,17 +307,16 @@ fn cell(bound: &Bound, file: &Value) -> Option<String> {
 /// All that may stand between two marks, by their name. Instructions are those of the newest machine: others hardly
 /// differ.
 pub fn blocks(machines: &[Machine]) -> BTreeMap<&'static str, String> {
-    let newest = |table: &dyn Fn(&Machine) -> String, most: usize| {
+    let newest = |table: fn(&Machine) -> String, most: usize| {
         let tables = machines.iter().map(|machine| (machine.name(), table(machine)));
         let tables = tables.filter(|(_, table)| !table.is_empty()).take(most);
         tables.map(|(name, table)| format!("{name}:\n\n{table}")).collect::<Vec<_>>().join("\n")
     };
-    let each = |table: &dyn Fn(&Machine) -> String| newest(table, usize::MAX);
     BTreeMap::from([
-        ("where we are", each(&Machine::bounds)),
-        ("instructions", newest(&Machine::instructions, 1)),
-        ("hand-offs", each(&Machine::handoffs)),
-        ("profile of a hand-off", newest(&Machine::profile, 1)),
+        ("where we are", newest(Machine::bounds, usize::MAX)),
+        ("instructions", newest(Machine::instructions, 1)),
+        ("hand-offs", newest(Machine::handoffs, usize::MAX)),
+        ("profile of a hand-off", newest(Machine::profile, 1)),
     ])
 }
 

@@ -43,6 +43,25 @@ impl Reply<'_> {
     }
 }
 
+/// Takes what has come on a connection: calls this for each reply that is whole, and keeps the rest for the next time.
+pub fn take_in<E>(rest: &mut Vec<u8>, fresh: &[u8], mut each: impl FnMut(Reply<'_>) -> Result<(), E>) -> Result<(), E> {
+    let before = std::mem::take(rest);
+    let joined;
+    let bytes = if before.is_empty() {
+        fresh
+    } else {
+        joined = [&before[..], fresh].concat();
+        &joined
+    };
+    let mut at = 0;
+    while let Some((reply, len)) = Reply::parse(&bytes[at..]) {
+        each(reply)?;
+        at += len;
+    }
+    *rest = bytes[at..].to_vec();
+    Ok(())
+}
+
 fn array(bytes: &[u8], body: usize, items: i64) -> Option<(Reply<'_>, usize)> {
     let (mut first, mut last, mut error, mut at) = (&b""[..], &b""[..], None, body);
     for n in 0..items {

@@ -258,82 +258,62 @@ fn floor() -> Group {
     Group { name: "floor", environment: BUSY, fills: held(), contestants, comparisons: comparisons.into(), flat: None }
 }
 
-/// A read lock taken and given back among few and among many other readers.
-fn readers() -> Group {
-    let lock = |readers: usize| {
-        let take = format!("LOCK.RW shared:{readers} {{owner}} READ PX 600000");
-        let name = format!("LOCK.RW + RELEASE among {readers}");
-        contestant(&name, &format!("{take}; LOCK.RELEASE shared:{readers} {{owner}} -> 0"))
-    };
-    let script = |readers: usize| {
-        let take = format!("EVALSHA {{take_read}} 2 hash:{readers} until:{readers}:{{owner}} {{owner}} 600000 -> null");
-        let give = format!(
-            "EVALSHA {{give_read}} 5 hash:{readers} channel until:{readers}:{{owner}} until:{readers} latch:{{n}}:{{owner}} \
-             {{owner}} 20000 -> 0"
-        );
-        let name = format!("Redisson's shape among {readers}");
-        contestant(&name, &format!("{take}; {give}; DEL latch:{{n}}:{{owner}} -> 1"))
-    };
-    let by_script = &READERS[..READERS_BY_SCRIPT];
-    let fills = READERS
-        .iter()
-        .map(|&readers| Fill { count: readers, run: format!("LOCK.RW shared:{readers} {{id}} READ PX 600000") });
-    let script_fills = by_script.iter().map(|&readers| Fill {
-        count: readers,
-        run: format!("EVALSHA {{take_read}} 2 hash:{readers} until:{readers}:{{id}} {{id}} 600000 -> null"),
-    });
-    let beside = |what, with| Comparison { what, with };
+/// A contestant among few and among many others: its name, its run, and how each of the others came.
+type Among = fn(usize) -> [String; 3];
+
+/// The module's among so many others, and a script's among the first of these numbers.
+fn among(name: &'static str, (ours, theirs): (Among, Among), scripts: usize, pairs: Vec<(usize, usize)>) -> Group {
+    let by_script = READERS[..scripts].iter().map(|&count| (count, theirs(count)));
+    let all: Vec<_> = READERS.iter().map(|&count| (count, ours(count))).chain(by_script).collect();
+    let beside_script = (0..scripts).map(|place| (place, READERS.len() + place));
     Group {
-        name: "readers",
+        name,
         environment: BUSY,
-        fills: fills.chain(script_fills).collect(),
-        contestants: READERS
-            .iter()
-            .map(|&readers| lock(readers))
-            .chain(by_script.iter().map(|&readers| script(readers)))
-            .collect(),
-        comparisons: (1..READERS.len())
-            .map(|place| beside(place, 0))
-            .chain((0..READERS_BY_SCRIPT).map(|place| beside(place, READERS.len() + place)))
-            .collect(),
+        fills: all.iter().map(|(count, [.., run])| Fill { count: *count, run: run.clone() }).collect(),
+        contestants: all.iter().map(|(_, [name, run, _])| contestant(name, run)).collect(),
+        comparisons: pairs.into_iter().chain(beside_script).map(|(what, with)| Comparison { what, with }).collect(),
         flat: Some(READERS.len()),
     }
 }
 
+/// A read lock taken and given back among few and among many other readers.
+fn readers() -> Group {
+    let ours: Among = |readers| {
+        let take = |owner: &str| format!("LOCK.RW shared:{readers} {{{owner}}} READ PX 600000");
+        let run = format!("{}; LOCK.RELEASE shared:{readers} {{owner}} -> 0", take("owner"));
+        [format!("LOCK.RW + RELEASE among {readers}"), run, take("id")]
+    };
+    let theirs: Among = |readers| {
+        let take = |owner: &str| {
+            let until = format!("until:{readers}:{{{owner}}}");
+            format!("EVALSHA {{take_read}} 2 hash:{readers} {until} {{{owner}}} 600000 -> null")
+        };
+        let give = format!(
+            "EVALSHA {{give_read}} 5 hash:{readers} channel until:{readers}:{{owner}} until:{readers} latch:{{n}}:{{owner}} \
+             {{owner}} 20000 -> 0"
+        );
+        let run = format!("{}; {give}; DEL latch:{{n}}:{{owner}} -> 1", take("owner"));
+        [format!("Redisson's shape among {readers}"), run, take("id")]
+    };
+    among("readers", (ours, theirs), READERS_BY_SCRIPT, (1..READERS.len()).map(|place| (place, 0)).collect())
+}
+
 /// A share taken and given back among few and among many other holders, beside a semaphore in a sorted set.
 fn shares() -> Group {
-    let lock = |holders: usize| {
-        let take = format!("LOCK.SHARE permits:{holders} {{owner}} 20000 PX 600000");
-        let name = format!("LOCK.SHARE + RELEASE among {holders}");
-        contestant(&name, &format!("{take}; LOCK.RELEASE permits:{holders} {{owner}} -> 0"))
+    let ours: Among = |holders| {
+        let take = |owner: &str| format!("LOCK.SHARE permits:{holders} {{{owner}}} 20000 PX 600000");
+        let run = format!("{}; LOCK.RELEASE permits:{holders} {{owner}} -> 0", take("owner"));
+        [format!("LOCK.SHARE + RELEASE among {holders}"), run, take("id")]
     };
-    // Any moment will do: no lease ends here.
-    let take = |holders: usize, owner: &str| {
-        format!("EVALSHA {{take_permit}} 1 zset:{holders} {owner} 20000 1800000000000 600000 -> 1")
+    let theirs: Among = |holders| {
+        // Any moment will do: no lease ends here.
+        let take = |owner: &str| {
+            format!("EVALSHA {{take_permit}} 1 zset:{holders} {{{owner}}} 20000 1800000000000 600000 -> 1")
+        };
+        let run = format!("{}; ZREM zset:{holders} {{owner}} -> 1", take("owner"));
+        [format!("redis-semaphore's shape among {holders}"), run, take("id")]
     };
-    let script = |holders: usize| {
-        let give = format!("ZREM zset:{holders} {{owner}} -> 1");
-        contestant(
-            &format!("redis-semaphore's shape among {holders}"),
-            &format!("{}; {give}", take(holders, "{owner}")),
-        )
-    };
-    let fills = READERS
-        .iter()
-        .map(|&holders| Fill { count: holders, run: format!("LOCK.SHARE permits:{holders} {{id}} 20000 PX 600000") });
-    let script_fills = READERS.iter().map(|&holders| Fill { count: holders, run: take(holders, "{id}") });
-    Group {
-        name: "shares",
-        environment: BUSY,
-        fills: fills.chain(script_fills).collect(),
-        contestants: READERS
-            .iter()
-            .map(|&count| lock(count))
-            .chain(READERS.iter().map(|&count| script(count)))
-            .collect(),
-        comparisons: (0..READERS.len()).map(|place| Comparison { what: place, with: READERS.len() + place }).collect(),
-        flat: Some(READERS.len()),
-    }
+    among("shares", (ours, theirs), READERS.len(), Vec::new())
 }
 
 /// What clients without a lock run: what it costs them that the module is loaded.

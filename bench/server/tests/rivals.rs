@@ -13,29 +13,13 @@ fn every_row_is_measured_and_told_with_its_goal() {
     let output = Command::new(env!("CARGO_BIN_EXE_rivals")).args(few).arg(&folder).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 
-    let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
-    let (json, svg): (Vec<_>, Vec<_>) = files.partition(|path| path.extension().is_some_and(|end| end == "json"));
-    assert_eq!((json.len(), svg.len()), (1, 1));
-    let found: Value = serde_json::from_slice(&std::fs::read(&json[0]).unwrap()).unwrap();
+    let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 1);
+    let found: Value = serde_json::from_slice(&std::fs::read(&files[0]).unwrap()).unwrap();
     let rows = found["rivals"]["found"]["rows"].as_array().unwrap();
     let groups: BTreeSet<&str> = rows.iter().map(|row| row["group"].as_str().unwrap()).collect();
-    let expected = [
-        "again",
-        "aof",
-        "extend",
-        "floor",
-        "guard",
-        "held",
-        "loaded",
-        "matrix",
-        "memory",
-        "pair",
-        "readers",
-        "refused",
-        "replicated",
-        "shares",
-    ];
-    assert_eq!(groups.into_iter().collect::<Vec<_>>(), expected);
+    let expected = "again aof extend floor guard held loaded matrix memory pair readers refused replicated shares";
+    assert_eq!(groups.into_iter().collect::<Vec<_>>().join(" "), expected);
     for row in rows {
         let number = |of: &str| row["ratio"][of].as_f64().unwrap();
         assert!(number("min") > 0.0 && number("min") <= number("median") && number("median") <= number("max"), "{row}");
@@ -48,8 +32,6 @@ fn every_row_is_measured_and_told_with_its_goal() {
         rows.iter().filter(|row| row["group"] == "pair" && row["with"].as_str().unwrap().contains("IFEQ")).count();
     assert_eq!(goals, 15 + newest);
 
-    let picture = std::fs::read_to_string(&svg[0]).unwrap();
-    assert_eq!(picture.matches("<circle").count(), goals);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.matches("at most ").count(), goals, "{text}");
 }

@@ -12,6 +12,7 @@ mod redis;
 mod zookeeper;
 
 use crate::Failure;
+use futures_util::future::LocalBoxFuture;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,17 +31,20 @@ pub(crate) enum Kind {
     /// Each client goes on as if it had the lock.
     Nothing,
     /// pg_advisory_lock.
-    #[cfg(feature = "servers")]
     Postgres,
     /// GET_LOCK.
-    #[cfg(feature = "servers")]
     MariaDb,
     /// The lock service of etcd.
-    #[cfg(feature = "servers")]
     Etcd,
     /// The recipe with ephemeral nodes in sequence.
-    #[cfg(feature = "servers")]
     ZooKeeper,
+}
+
+impl Kind {
+    /// True if this program was built with the client.
+    pub(crate) fn is_built(self) -> bool {
+        cfg!(feature = "servers") || !matches!(self, Kind::Postgres | Kind::MariaDb | Kind::Etcd | Kind::ZooKeeper)
+    }
 }
 
 /// Which lock, where, and for how long.
@@ -69,86 +73,78 @@ impl Requests {
     }
 }
 
+/// Why a kind that is not built cannot be measured.
+pub(crate) const NOT_BUILT: &str = "this program was built without the feature servers";
+
+/// What a request comes to.
+pub(crate) type Answer<'c> = LocalBoxFuture<'c, Result<(), Failure>>;
+
 /// A connected client.
-pub(crate) enum Client {
-    Redis(redis::Client),
-    Redisson(Box<redis::Listener>),
-    Nothing,
-    #[cfg(feature = "servers")]
-    Postgres(postgres::Client),
-    #[cfg(feature = "servers")]
-    MariaDb(Box<mariadb::Client>),
-    #[cfg(feature = "servers")]
-    Etcd(etcd::Client),
-    #[cfg(feature = "servers")]
-    ZooKeeper(zookeeper::Client),
+pub(crate) trait Client {
+    /// Waits until it has the lock.
+    fn acquire(&mut self) -> Answer<'_>;
+    /// Gives it back; returns when the server has answered. Fails if it was no longer this client's.
+    fn release(&mut self) -> Answer<'_>;
+}
+
+macro_rules! clients {
+    ($($client:ty),+) => {
+        $(impl Client for $client {
+            fn acquire(&mut self) -> Answer<'_> {
+                Box::pin(<$client>::acquire(self))
+            }
+
+            fn release(&mut self) -> Answer<'_> {
+                Box::pin(<$client>::release(self))
+            }
+        })+
+    };
+}
+
+clients!(redis::Client, redis::Listener, Nothing);
+#[cfg(feature = "servers")]
+clients!(postgres::Client, mariadb::Client, etcd::Client, zookeeper::Client);
+
+/// A client without a server.
+struct Nothing;
+
+impl Nothing {
+    async fn acquire(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// Makes what a lock needs before its first client: an element, a folder, a script.
 pub(crate) async fn prepare(target: Target) -> Result<(), Failure> {
     match target.kind {
         Kind::Lock | Kind::List | Kind::SetNx(_) | Kind::Redisson => redis::prepare(target).await,
-        Kind::Nothing => Ok(()),
         #[cfg(feature = "servers")]
         Kind::ZooKeeper => zookeeper::prepare(target).await,
-        #[cfg(feature = "servers")]
-        Kind::Postgres | Kind::MariaDb | Kind::Etcd => Ok(()),
+        _ => Ok(()),
     }
 }
 
-impl Client {
-    /// Connects the client of this number.
-    pub(crate) async fn connect(target: Target, number: usize, requests: Requests) -> Result<Client, Failure> {
-        Ok(match target.kind {
-            Kind::Lock | Kind::List | Kind::SetNx(_) => {
-                Client::Redis(redis::Client::connect(target, number, requests).await?)
-            }
-            Kind::Redisson => Client::Redisson(Box::new(redis::Listener::connect(target, number, requests).await?)),
-            Kind::Nothing => Client::Nothing,
-            #[cfg(feature = "servers")]
-            Kind::Postgres => Client::Postgres(postgres::Client::connect(target, requests).await?),
-            #[cfg(feature = "servers")]
-            Kind::MariaDb => Client::MariaDb(Box::new(mariadb::Client::connect(target, requests).await?)),
-            #[cfg(feature = "servers")]
-            Kind::Etcd => Client::Etcd(etcd::Client::connect(target, requests).await?),
-            #[cfg(feature = "servers")]
-            Kind::ZooKeeper => Client::ZooKeeper(zookeeper::Client::connect(target, requests).await?),
-        })
-    }
-
-    /// Waits until it has the lock.
-    pub(crate) async fn acquire(&mut self) -> Result<(), Failure> {
-        match self {
-            Client::Redis(client) => client.acquire().await,
-            Client::Redisson(client) => client.acquire().await,
-            Client::Nothing => Ok(()),
-            #[cfg(feature = "servers")]
-            Client::Postgres(client) => client.acquire().await,
-            #[cfg(feature = "servers")]
-            Client::MariaDb(client) => client.acquire().await,
-            #[cfg(feature = "servers")]
-            Client::Etcd(client) => client.acquire().await,
-            #[cfg(feature = "servers")]
-            Client::ZooKeeper(client) => client.acquire().await,
-        }
-    }
-
-    /// Gives it back; returns when the server has answered. Fails if it was no longer this client's.
-    pub(crate) async fn release(&mut self) -> Result<(), Failure> {
-        match self {
-            Client::Redis(client) => client.release().await,
-            Client::Redisson(client) => client.release().await,
-            Client::Nothing => Ok(()),
-            #[cfg(feature = "servers")]
-            Client::Postgres(client) => client.release().await,
-            #[cfg(feature = "servers")]
-            Client::MariaDb(client) => client.release().await,
-            #[cfg(feature = "servers")]
-            Client::Etcd(client) => client.release().await,
-            #[cfg(feature = "servers")]
-            Client::ZooKeeper(client) => client.release().await,
-        }
-    }
+/// Connects the client of this number.
+pub(crate) async fn connect(target: Target, number: usize, requests: Requests) -> Result<Box<dyn Client>, Failure> {
+    Ok(match target.kind {
+        Kind::Lock | Kind::List | Kind::SetNx(_) => Box::new(redis::Client::connect(target, number, requests).await?),
+        Kind::Redisson => Box::new(redis::Listener::connect(target, number, requests).await?),
+        Kind::Nothing => Box::new(Nothing),
+        #[cfg(feature = "servers")]
+        Kind::Postgres => Box::new(postgres::Client::connect(target, requests).await?),
+        #[cfg(feature = "servers")]
+        Kind::MariaDb => Box::new(mariadb::Client::connect(target, requests).await?),
+        #[cfg(feature = "servers")]
+        Kind::Etcd => Box::new(etcd::Client::connect(target, requests).await?),
+        #[cfg(feature = "servers")]
+        Kind::ZooKeeper => Box::new(zookeeper::Client::connect(target, requests).await?),
+        #[cfg(not(feature = "servers"))]
+        _ => return Err(NOT_BUILT.into()),
+    })
 }
 
 /// Fails if the answer to a release is not what it must be.

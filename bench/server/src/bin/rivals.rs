@@ -1,5 +1,5 @@
 //! What the module's locks cost a server beside what people use without it, each row in turn on one server process,
-//! with what it is to cost. Leaves what it found in a file and a picture.
+//! with what it is to cost. Leaves what it found in a file.
 
 use bench::driver::{Driver, Load};
 use bench::machine::{Machine, keep_on_one_processor};
@@ -10,7 +10,7 @@ use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, KEYS, LOCK, LOCK_NAME, SE
 use bench::row::Row;
 use bench::server::Plan;
 use bench::template::Sequence;
-use bench::{goals, plot, results, scripts};
+use bench::{goals, results, scripts};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::{Value, json};
@@ -96,9 +96,7 @@ fn run(options: &ArgMatches) -> Outcome<()> {
         let all: Vec<Value> = rows.iter().map(Row::json).collect();
         let found = json!({ "module": module, "rounds": choice.rounds, "rows": all });
         let file = results::write(&folder, kind, &version, "rivals", found)?;
-        let picture = results::file(&folder, kind, &version, "svg");
-        plot::draw(&picture, &format!("{kind} {version}: what locks cost, to what else one could do"), &rows)?;
-        println!("\nresults: {}, {}", file.display(), picture.display());
+        println!("\nresults: {}", file.display());
     }
     Ok(())
 }

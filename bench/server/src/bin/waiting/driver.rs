@@ -2,9 +2,10 @@
 //! reply. So the figures measure the server. Knows nothing of locks: a `Workload` says what a client sends next.
 
 use crate::tally::Tally;
-use bench::reply::Reply;
+use bench::driver::connect;
+use bench::reply::{self, Reply};
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -61,20 +62,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn connect(address: SocketAddr, count: usize) -> Driver {
         let poll = Poll::new().unwrap();
-        let connect = |conn| {
-            let mut stream = std::net::TcpStream::connect(address).unwrap();
-            stream.set_nodelay(true).unwrap();
-            // A full backlog costs a second: wait now and then until the server has taken them all.
-            if conn % 100 == 0 {
-                stream.write_all(b"PING\r\n").unwrap();
-                stream.read_exact(&mut [0; 7]).unwrap();
-            }
-            stream.set_nonblocking(true).unwrap();
-            let mut stream = TcpStream::from_std(stream);
-            poll.registry().register(&mut stream, Token(conn), Interest::READABLE).unwrap();
-            stream
-        };
-        let streams = (0..count).map(connect).collect();
+        let streams = (0..count).map(|conn| connect(address, &poll, conn, Interest::READABLE).unwrap()).collect();
         let lines = Lines { streams, rests: vec![Vec::new(); count], pauses: VecDeque::new(), sent: 0 };
         Driver { poll, events: Events::with_capacity(EVENTS), buffer: vec![0; BUFFER_BYTES], lines }
     }
@@ -130,19 +118,13 @@ impl Driver {
 fn take_in(workload: &mut impl Workload, conn: usize, fresh: &[u8], lines: &mut Lines) {
     let now = Instant::now();
     let mut rest = std::mem::take(&mut lines.rests[conn]);
-    let bytes = if rest.is_empty() {
-        fresh
-    } else {
-        rest.extend_from_slice(fresh);
-        &rest
-    };
-    let mut at = 0;
-    while let Some((reply, len)) = Reply::parse(&bytes[at..]) {
-        if let Reply::Error(text) = reply {
-            panic!("the server answers {}", String::from_utf8_lossy(text));
+    let taken: Result<(), String> = reply::take_in(&mut rest, fresh, |reply| match reply {
+        Reply::Error(text) => Err(String::from_utf8_lossy(text).into_owned()),
+        reply => {
+            workload.reply(conn, &reply, now, lines);
+            Ok(())
         }
-        workload.reply(conn, &reply, now, lines);
-        at += len;
-    }
-    lines.rests[conn] = bytes[at..].to_vec();
+    });
+    taken.unwrap_or_else(|error| panic!("the server answers {error}"));
+    lines.rests[conn] = rest;
 }
