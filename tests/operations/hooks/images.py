@@ -1,0 +1,141 @@
+"""Plays contrib/docker/Dockerfile and the pod of contrib/kubernetes in a root of Debian: see debian.py."""
+
+import json
+import platform
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from debian import LIBRARY, PATIENCE_S, ROOT, Debian, built, dist, run, words
+from machine import NotHere, Stage
+
+
+class Image(Debian):
+    """The image of a target of contrib/docker/Dockerfile, played without an engine: its instructions are carried out in
+    a root of Debian that has what they need of the official image, the user 999 with the server and /data."""
+
+    def __init__(self, stage, target):
+        super().__init__(stage)
+        self.target, self.said = target, {}
+        self.must(f"! getent passwd {target} || userdel {target}; ! getent group {target} || groupdel {target}")
+        self.must(f"groupadd -r -g 999 {target} && useradd -r -g {target} -u 999 {target}")
+        self.must(f"install -d -o {target} -g {target} /data && rm -rf /etc/redis")
+        if target == "valkey":
+            servers = sorted((ROOT / "target/servers").glob("valkey-9*/valkey-server"))
+            if not servers:
+                raise NotHere("make servers has not unpacked a Valkey 9")
+            run(*self.enter, "cp", "-r", str(servers[-1].parent), f"{self.root}/opt/valkey", env=self.environment)
+            self.must("ln -s /opt/valkey/valkey-server /opt/valkey/valkey-cli /usr/local/bin")
+        text = (ROOT / "contrib/docker/Dockerfile").read_text()
+        text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
+        parts = [part.splitlines() for part in re.split(r"^FROM ", text, flags=re.M)[1:]]
+        stages = {part[0].split()[-1]: part[1:] for part in parts}
+        image = Path(tempfile.mkdtemp(dir=built())) / "image"
+        last = [line for line in stages["build"] if line.startswith("RUN ")][-1].removeprefix("RUN ")
+        # What the first stage builds is built already.
+        command = f"umask 022; {last}".replace("/image", str(image))
+        run("sh", "-euc", command, cwd=ROOT, env=words(BUILT=str(built()), PREFIX="/usr"))
+        for line in filter(None, stages[target]):
+            word, rest = line.split(" ", 1)
+            if word == "RUN":
+                self.must(rest)
+            elif line == "COPY --from=build /image /":
+                run(*self.enter, "cp", "-r", "--preserve=mode", f"{image}/.", str(self.root), env=self.environment)
+            elif word in ("USER", "HEALTHCHECK", "ENTRYPOINT", "CMD"):
+                self.said[word] = rest
+            else:
+                raise AssertionError(f"this test cannot play: {line}")
+
+    def start(self, *options, wait=True):
+        """Starts what the image starts, as its user, with these options behind, and waits until it is healthy. Without
+        wait it has to end by itself: its exit code, and what it printed."""
+        typed = ["env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "REDISCLI_AUTH=secret"]
+        typed = ["chroot", f"--userspec={self.said['USER']}", str(self.root), *typed]
+        log = open(self.stage.folder / "server.out", "w")
+        command = [*typed, *json.loads(self.said["ENTRYPOINT"]), *(options or json.loads(self.said["CMD"]))]
+        self.server = subprocess.Popen([*self.enter, *command], env=self.environment, stdout=log, stderr=log)
+        if not wait:
+            return self.server.wait(PATIENCE_S), (self.stage.folder / "server.out").read_text()
+        check = json.loads(self.said["HEALTHCHECK"].removeprefix("CMD "))
+        deadline = time.monotonic() + PATIENCE_S
+        while subprocess.run([*self.enter, *typed, *check], capture_output=True).returncode != 0:
+            running = self.server.poll() is None and time.monotonic() < deadline
+            assert running, (self.stage.folder / "server.out").read_text()
+            time.sleep(0.1)
+        self.typed = [*self.enter, *typed]
+        return None
+
+    def ask(self, *words_typed):
+        return run(*self.typed, f"{self.target}-cli", *words_typed).strip()
+
+    def stop(self):
+        self.must(f"kill {self.pid()}")
+        self.server.wait(PATIENCE_S)
+
+    def pid(self):
+        return re.search(r"^process_id:(\d+)", self.ask("INFO", "server"), re.M)[1]
+
+
+def image_works(target):
+    with Stage(target, ["10.0.0.1"]) as stage:
+        image = Image(stage, target)
+        image.start("--requirepass", "secret")
+        assert int(image.ask("LOCK.ACQUIRE", "report", "worker", "PX", "600000")) > 0
+        assert LIBRARY in image.ask("MODULE", "LIST")
+        assert "NOAUTH" in image.must(f"{target}-cli PING")
+        assert "granted" in image.must("REDISCLI_AUTH=secret redis-lock run check -- echo granted")
+        assert set(image.must(f"grep -h ^[UG]id: /proc/{image.pid()}/status").split()) == {"Uid:", "Gid:", "999"}
+        # As Sentinel does: the next start has the module once, and the lock.
+        assert image.ask("CONFIG", "REWRITE") == "OK"
+        image.stop()
+        image.start("--requirepass", "secret")
+        assert int(image.ask("LOCK.CHECK", "report", "worker")) > 0
+        image.stop()
+        # What could go wrong: a library that the user of the server cannot read, or that is not executable.
+        for mode, why in (("700", "Permission denied"), ("644", "It does not have execute permissions")):
+            image.must(f"chmod {mode} {LIBRARY}")
+            code, said = image.start("--requirepass", "secret", wait=False)
+            assert code != 0 and why in said, said
+
+
+def test_the_image_of_redis_starts_as_its_user():
+    image_works("redis")
+
+
+def test_the_image_of_valkey_starts_as_its_user():
+    image_works("valkey")
+
+
+def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
+    pod = (ROOT / "contrib/kubernetes/redis-lock.yaml").read_text()
+    conf = re.search(r"^  redis\.conf: \|\n((?:    .*\n)+)", pod, re.M)[1]
+    [args] = re.findall(r"^ *args: (\[.*\])$", pod, re.M)
+    probes = [json.loads(found) for found in re.findall(r"^ *command: (\[.*\])$", pod, re.M)]
+    assert len(probes) == 3, probes
+    with Stage("pod", ["10.0.0.1"]) as stage:
+        image = Image(stage, "redis")
+        (image.seen / "etc/redis-lock/redis.conf").write_text(conf.replace("\n    ", "\n").removeprefix("    "))
+        image.start(*json.loads(args.replace("$(REDISCLI_AUTH)", "secret")))
+        for probe in probes:
+            run(*image.typed, *probe)
+        assert int(image.ask("LOCK.ACQUIRE", "report", "worker")) > 0
+        image.must("test -d /data/appendonlydir")
+
+
+def test_three_lines_and_a_tarball_are_an_image():
+    version, arch = run(ROOT / "tools/version.py").strip(), platform.machine()
+    if arch != "x86_64":
+        raise NotHere("the page names the tarball of x86-64")
+    page = (ROOT / "docs/operations/installing.md").read_text()
+    lines = re.search(r"```dockerfile\n(.*?)```", page, re.S)[1].replace("VERSION", version).splitlines()
+    assert [line.split()[0] for line in lines] == ["FROM", "ADD", "CMD"], lines
+    with Stage("three lines", ["10.0.0.1"]) as stage:
+        image = Image(stage, "redis")
+        [tarball, place] = lines[1].split()[1:]
+        run(*image.enter, "tar", "-xf", str(dist() / tarball), "-C", f"{image.root}{place}", env=image.environment)
+        # What the entry point of the official image does: it becomes this user, and starts this.
+        image.said["ENTRYPOINT"], image.said["CMD"] = "[]", lines[2].removeprefix("CMD ")
+        image.start()
+        assert int(image.ask("LOCK.ACQUIRE", "report", "worker")) > 0
