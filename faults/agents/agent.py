@@ -1,10 +1,11 @@
-"""What the clients of the scene quorum of faults have in common: the lines that they write and read.
+"""What the clients of faults have in common: the lines that they write and read.
 
-The client asks what to do (`next`), and is answered `go HOLD_MS WORK_MS` or `end`. It takes the lock, and holds it for
-so long. Meanwhile, again and again, it checks that it is still valid, works, and writes to the resource: a line that is
-answered `yes` or `no`. Then it releases. Moments are microseconds of CLOCK_BOOTTIME.
+A client asks what to do (`next`), and is answered by a line of JSON: a lock to take, how long to hold it, how long to
+work before each write. It says when it holds (`held`), writes (`write`, answered `yes` or `no`), is told of a loss
+(`lost`), and releases. Moments are microseconds of CLOCK_BOOTTIME. A write says until when the lock is surely held.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -24,63 +25,92 @@ def told():
 
 
 class Agent:
-    """A subclass knows a library: `open`, `acquire`, `check`, `release`.
+    """A subclass knows a library: `open`, `take`, `until`, `release`, and `guard` where it is asked for.
 
-    `acquire` and `check` say when validity ends; None: the lock is not held.
+    `take` and `until` say until when the lock is surely held; None: it is not held.
     """
 
-    fence = None
-
     def __init__(self, config):
-        config = json.loads(config)
-        self.urls, self.key = config["urls"], config["key"]
-        self.lease_us, self.wait_us = config["lease_ms"] * 1000, config["wait_ms"] * 1000
-        self.number = 0
-
-    def limits(self):
-        """The part of a lease that one server may take to answer: a twentieth."""
-        seconds = self.lease_us / 20e6
-        return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        self.config = config
+        self.fences = []
+        self.owner = None
 
     def run(self):
         self.open()
-        while True:
+        for number in itertools.count(1):
             say("next")
-            match told():
-                case ["go", hold_ms, work_ms]:
-                    self.once(int(hold_ms) * 1000, int(work_ms) / 1000)
-                case _:
-                    return
+            line = sys.stdin.readline()
+            task = json.loads(line) if line else {"do": "end"}
+            if task["do"] == "end":
+                return
+            if task["do"] == "rest":
+                time.sleep(0.2)
+            else:
+                self.once(number, task)
 
-    def once(self, hold_us, work):
+    def once(self, number, task):
+        self.task = task
+        asked = now()
         try:
-            self.until = self.acquire()
+            until = self.take()
         except Exception as error:  # whatever the library raises
-            say("failed", why=type(error).__name__)
+            say("failed", why=self.name_of(error))
+            time.sleep(0.1)
             return
-        if self.until is None:
+        if until is None:
             say("failed", why="in use")
             return
-        self.number += 1
-        start = now()
-        say("held", hold=self.number, fence=self.fence, at=start, until=self.until)
-        self.work(start + hold_us, work)
-        say("releasing", hold=self.number, at=now(), until=self.until)
+        at = now()
+        say("held", hold=number, owner=self.owner, fences=self.fences, asked=asked, at=at, until=until)
         try:
-            say("released", ok=self.release() is not False)
-        except Exception:
-            say("released", ok=False)
+            self.work(number, at + task["hold_ms"] * 1000)
+        except Exception as error:  # the same
+            say("trouble", why=self.name_of(error))
+        self.look(number)
+        say("releasing", hold=number, at=now())
+        try:
+            say("released", hold=number, ok=self.release() is not False)
+        except Exception as error:  # the same
+            say("trouble", why=self.name_of(error))
 
-    def work(self, ends, pause):
-        """Writes until then, or until validity is over."""
-        while now() < ends:
-            checked = now()
-            until = self.check()
-            if until is None or now() >= until:
-                say("lost", hold=self.number, at=checked)
+    def look(self, number):
+        """Says whether a library believes in a lock after its validity."""
+
+    def name_of(self, error):
+        """In words."""
+        return type(error).__name__
+
+    def work(self, number, ends):
+        """Writes until then, or until the lock is lost."""
+        parent = None
+        for step in itertools.count(1):
+            if now() >= ends:
                 return
-            self.until = until
-            time.sleep(pause)
-            say("write", hold=self.number, until=self.until)
+            self.look(number)
+            asked = now()
+            until = self.until()
+            checked = now()
+            if until is None or checked >= until:
+                say("lost", hold=number, at=asked)
+                return
+            time.sleep(self.task["work_ms"] / 1000)
+            if self.task["guarded"]:
+                parent = self.update(number, f"{self.config['client']}.{number}.{step}", parent)
+                if parent is None:
+                    return
+            # The write is sent after the pause: the check may be old by then, as with any program.
+            say("write", hold=number, asked=asked, at=checked, until=until)
             if told() != ["yes"]:
                 return
+
+    def update(self, number, name, parent):
+        """Appends to the data beside the lock, under its guard, what was computed from the last entry."""
+        data = f"data:{self.task['keys'][0]}"
+        if parent is None:
+            last = self.guard("LINDEX", data, "-1")
+            # redis-cli prints an empty line for null.
+            parent = (last.decode() if isinstance(last, bytes) else last).split(":")[0] if last else "-"
+        say("guarding", hold=number, name=name)
+        self.guard("RPUSH", data, f"{name}:{parent}:{self.fences[0]}")
+        say("guarded")
+        return name

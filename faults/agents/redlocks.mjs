@@ -19,7 +19,7 @@ const { urls, key, lease_ms: lease, wait_ms: wait, boot_ahead_us: ahead } = conf
 const now = () => Number(process.hrtime.bigint() / 1000n) + ahead;
 const say = (event, fields = {}) => process.stdout.write(`${JSON.stringify({ event, ...fields })}\n`);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-const told = async () => ((await lines.next()).value ?? 'end').split(' ');
+const told = async () => (await lines.next()).value;
 
 // One server may take a twentieth of the lease to answer.
 const limit = lease / 20;
@@ -32,10 +32,11 @@ const redlock = new Redlock(clients, { retryCount: Math.ceil(wait / 200) });
 let number = 0;
 for (;;) {
   say('next');
-  const [word, hold, work] = await told();
-  if (word !== 'go') break;
+  const task = JSON.parse((await told()) ?? '{"do": "end"}');
+  if (task.do !== 'take') break;
+  const asked = now();
   try {
-    await hear(await redlock.acquire([key], lease), Number(hold) * 1000, Number(work));
+    await hear(await redlock.acquire([key], lease), asked, task.hold_ms * 1000, task.work_ms);
   } catch (error) {
     say('failed', { why: error.name });
   }
@@ -47,12 +48,12 @@ function end(lock) {
   return now() + (lock.expiration - Date.now()) * 1000;
 }
 
-async function hear(first, holdUs, work) {
+async function hear(first, asked, holdUs, work) {
   let lock = first;
   number += 1;
   const start = now();
   let until = end(lock);
-  say('held', { hold: number, fence: null, at: start, until });
+  say('held', { hold: number, fences: [], asked, at: start, until });
   while (now() < start + holdUs) {
     const checked = now();
     if (until - checked < (lease * 1000) / 2) {
@@ -65,13 +66,13 @@ async function hear(first, holdUs, work) {
       break;
     }
     await sleep(work);
-    say('write', { hold: number, until });
-    if ((await told())[0] !== 'yes') break;
+    say('write', { hold: number, asked: checked, at: checked, until });
+    if ((await told()) !== 'yes') break;
   }
-  say('releasing', { hold: number, at: now(), until });
+  say('releasing', { hold: number, at: now() });
   const released = await lock.release().then(
     () => true,
     () => false,
   );
-  say('released', { ok: released });
+  say('released', { hold: number, ok: released });
 }

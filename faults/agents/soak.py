@@ -2,20 +2,16 @@
 
     soak.py python|python-asyncio|redis-py|redis-cli CONFIG
 
-It asks what to do (`next`), and is answered by a line of JSON: a lock to take, how long to hold it, how often to write.
-It says when it holds (`held`), writes (`write`, answered `yes` or `no`), is told of a loss (`lost`), and releases.
-Moments are microseconds of CLOCK_BOOTTIME. A write says until when the lock is surely held.
+The lines that it writes and reads are those of agent.py.
 """
 
 import asyncio
-import itertools
 import json
 import os
 import secrets
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import redis
@@ -25,25 +21,18 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from agent import now, say, told
+from agent import Agent, now, say
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
 from redis_lock_client import AsyncLock, Lock, LockLost
-
-IN_USE = "in use"
 
 
 class Refused(Exception):
     """What redis-cli prints for an error."""
 
 
-class Agent:
-    """A subclass has `take`, `until`, `guard` and `release`."""
-
-    def __init__(self, config):
-        self.config = config
-        self.fences = []
-        self.owner = None
+class Client(Agent):
+    """Of a primary under Sentinels, over TLS."""
 
     def settings(self):
         """Of a connection to a server."""
@@ -58,90 +47,14 @@ class Agent:
     def sentinels(self):
         return [("127.0.0.1", port) for port in self.config["sentinels"]]
 
-    def run(self):
-        self.open()
-        for number in itertools.count(1):
-            say("next")
-            line = sys.stdin.readline()
-            task = json.loads(line) if line else {"do": "end"}
-            if task["do"] == "end":
-                return
-            if task["do"] == "rest":
-                time.sleep(0.2)
-            else:
-                self.once(number, task)
-
-    def once(self, number, task):
-        self.task = task
-        asked = now()
-        try:
-            until = self.take()
-        except Exception as error:  # whatever the library raises
-            say("failed", why=self.name_of(error))
-            time.sleep(0.1)
-            return
-        if until is None:
-            say("failed", why=IN_USE)
-            return
-        at = now()
-        say("held", hold=number, owner=self.owner, fences=self.fences, asked=asked, at=at, until=until)
-        try:
-            self.work(number, at + task["hold_ms"] * 1000)
-        except Exception as error:  # the same
-            say("trouble", why=self.name_of(error))
-        self.look(number)
-        say("releasing", hold=number, at=now())
-        try:
-            say("released", hold=number, ok=self.release() is not False)
-        except Exception as error:  # the same
-            say("trouble", why=self.name_of(error))
-
-    def look(self, number):
-        """Says whether a library believes in a lock after its validity."""
-
     @staticmethod
     def name_of(error):
         """Its type; of an error reply the first words."""
         is_reply = isinstance(error, redis.ResponseError | Refused)
         return " ".join(str(error).split()[:6]) if is_reply else type(error).__name__
 
-    def work(self, number, ends):
-        """Writes until then, or until the lock is lost."""
-        parent = None
-        for step in itertools.count(1):
-            if now() >= ends:
-                return
-            self.look(number)
-            asked = now()
-            until = self.until()
-            checked = now()
-            if until is None or checked >= until:
-                say("lost", hold=number, at=asked)
-                return
-            time.sleep(self.task["work_ms"] / 1000)
-            if self.task["guarded"]:
-                parent = self.update(number, f"{self.config['client']}.{number}.{step}", parent)
-                if parent is None:
-                    return
-            # The write is sent after the pause: the check may be old by then, as with any program.
-            say("write", hold=number, asked=asked, at=checked, until=until)
-            if told() != ["yes"]:
-                return
 
-    def update(self, number, name, parent):
-        """Appends to the data beside the lock, under its guard, what was computed from the last entry."""
-        data = f"data:{self.task['keys'][0]}"
-        if parent is None:
-            last = self.guard("LINDEX", data, "-1")
-            # redis-cli prints an empty line for null.
-            parent = (last.decode() if isinstance(last, bytes) else last).split(":")[0] if last else "-"
-        say("guarding", hold=number, name=name)
-        self.guard("RPUSH", data, f"{name}:{parent}:{self.fences[0]}")
-        say("guarded")
-        return name
-
-
-class Helper(Agent):
+class Helper(Client):
     """redis_lock_client with threads."""
 
     lock_type = Lock
@@ -165,21 +78,28 @@ class Helper(Agent):
         self.lock = self.make()
         if not self.wait(self.lock.acquire()):
             return None
-        self.fences, self.owner = list(self.lock.fences), self.lock.owner
+        self.note()
         until = self.until()
         if until is None:  # it slept through the lease
             self.release()
         return until
 
-    def until(self):
+    def note(self):
+        """Remembers what the hold is known by."""
+        self.fences, self.owner = list(self.lock.fences), self.lock.owner
+
+    def valid_until(self):
         # Nothing that a program needs: it asks `lost`. Here it is what is judged.
-        until = self.lock._hold.valid_until
+        return self.lock._hold.valid_until
+
+    def until(self):
+        until = self.valid_until()
         return None if self.lock.lost else int(until * 1e6)
 
     def look(self, number):
         at, lost = now(), self.lock.lost
         # Each renewal moves it on, so it was no later when the helper looked.
-        until = int(self.lock._hold.valid_until * 1e6)
+        until = int(self.valid_until() * 1e6)
         if not lost and at > until:
             say("believes", hold=number, at=at, until=until)
 
@@ -203,9 +123,12 @@ class Tasks(Helper):
 
     lock_type = AsyncLock
 
-    def open(self):
+    def begin(self):
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def open(self):
+        self.begin()
         sentinel = redis.asyncio.sentinel.Sentinel(self.sentinels(), sentinel_kwargs=self.tls())
         self.client = sentinel.master_for(self.config["name"], **self.settings())
 
@@ -219,7 +142,7 @@ class Tasks(Helper):
         return asyncio.run_coroutine_threadsafe(done, self.loop).result()
 
 
-class Plain(Agent):
+class Plain(Client):
     """The commands, by redis-py. Extends before each write."""
 
     def open(self):

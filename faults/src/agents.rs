@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
 use serde_json::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -9,6 +10,64 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+/// What a client says. Moments are microseconds of `CLOCK_BOOTTIME`.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Line {
+    Next,
+    Failed {
+        why: String,
+    },
+    Held {
+        hold: u64,
+        owner: Option<String>,
+        fences: Vec<u64>,
+        asked: u64,
+        at: u64,
+        until: u64,
+    },
+    /// It is about to write to the data beside the lock.
+    Guarding {
+        hold: u64,
+        name: String,
+    },
+    Guarded,
+    /// It writes to the resource. It has checked that it holds the lock: asked, and at what moment that was known.
+    Write {
+        hold: u64,
+        asked: u64,
+        at: u64,
+        until: u64,
+    },
+    /// Its library says that it is held, at a moment after its validity.
+    Believes {
+        hold: u64,
+        at: u64,
+        until: u64,
+    },
+    /// Its hold is over, though it was not released.
+    Lost {
+        hold: u64,
+        at: u64,
+    },
+    Releasing {
+        hold: u64,
+        at: u64,
+    },
+    Released {
+        hold: u64,
+        ok: bool,
+    },
+    /// Something failed while it held the lock.
+    Trouble {
+        why: String,
+    },
+    /// `redis-lock run` has ended with this code.
+    Exit {
+        code: Option<i32>,
+    },
+}
 
 /// What hears clients of some kinds.
 pub trait Listener<K>: Send + Sync + 'static {
@@ -30,7 +89,6 @@ pub struct Process<K> {
 }
 
 impl<K: Copy + Send + 'static> Process<K> {
-    /// Starts the client with this number.
     pub fn start(listener: Arc<impl Listener<K>>, client: u64, kind: K, mut command: Command) -> Process<K> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let description = format!("{command:?}");
@@ -42,13 +100,11 @@ impl<K: Copy + Send + 'static> Process<K> {
         Process { client, kind, child, killed, reader: Some(thread::spawn(listen)) }
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         // Fails if it has ended by itself: its reader tells.
         let _: rustix::io::Result<()> = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Its number at the system.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

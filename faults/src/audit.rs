@@ -10,7 +10,6 @@ use std::thread;
 use std::time::Duration;
 use testbed::{Fields, LockInfo};
 
-/// How long a read may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads all these keys, over and over, while something is done; what that returned, and what was seen.

@@ -3,16 +3,12 @@
 use crate::history::{Grant, Moment};
 use crate::places::Place;
 
-/// An operator's LOCK.BREAK.
 #[derive(Clone, Debug)]
 pub struct Break {
-    /// Of which key.
     pub key: String,
     /// Whose hold; None for all.
     pub owner: Option<String>,
-    /// When it was sent.
     pub asked: Moment,
-    /// When it was answered.
     pub told: Moment,
 }
 

@@ -37,9 +37,7 @@ pub fn ask_apart(port: u16, request: String, wait: Duration, patience: Duration)
 
 /// A caller whose connection has the number that the server gave it, so that another can make sure that it is closed.
 pub struct Numbered {
-    /// The caller.
     pub caller: Caller,
-    /// The number of its connection.
     pub number: i64,
 }
 
@@ -91,12 +89,10 @@ impl Caller {
         Caller { port, connection: None, patience }
     }
 
-    /// The port of its server.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Asks another server from now on.
     pub fn turn_to(&mut self, port: u16) {
         if port != self.port {
             *self = Caller::new(port, self.patience);
@@ -172,7 +168,6 @@ impl Caller {
     }
 }
 
-/// The request with these words.
 fn command(request: &str) -> Cmd {
     let mut command = Cmd::new();
     request.split(' ').for_each(|word| {

@@ -8,12 +8,9 @@
 
 use std::collections::BTreeMap;
 
-/// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Alone.
     Write,
-    /// With other readers.
     Read,
     /// So many shares of a limit.
     Share(u32, u32),
@@ -22,7 +19,6 @@ pub enum Mode {
 /// An answer on which a client relies.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// The number of the hold.
     pub hold: usize,
     /// When the request was sent, at the earliest.
     pub asked: u64,
@@ -30,20 +26,15 @@ pub struct Claim {
     pub told: u64,
     /// From here on the client was sure.
     pub from: u64,
-    /// Until here.
     pub until: u64,
 }
 
-/// One hold of one key.
 #[derive(Clone, Debug)]
 pub struct Hold {
     /// Its client and number, for people.
     pub name: String,
-    /// Of what.
     pub key: String,
-    /// How.
     pub mode: Mode,
-    /// Under which fence.
     pub fence: u64,
     /// When the lock was asked for, and when the client had it.
     pub granted: (u64, u64),
@@ -64,7 +55,6 @@ impl Window {
     }
 }
 
-/// What must not be, in words.
 pub fn wrong(holds: &[Hold], claims: &[Claim], windows: &[Window]) -> Vec<String> {
     let sure = |asked, told| !windows.iter().any(|window| window.touches(asked, told));
     let mut by_key: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The clients.
 #[derive(Clone, Copy)]
 pub struct Crowd<'c> {
     /// Distinguishes them from those of the program's other crowds, also in their dice.

@@ -9,13 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// This one.
     pub fn now() -> Moment {
         let time = clock_gettime(ClockId::Monotonic);
         Moment(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000)
     }
 
-    /// So many milliseconds later.
     pub fn after_ms(self, ms: u64) -> Moment {
         Moment(self.0 + ms * 1_000)
     }
@@ -24,27 +22,21 @@ impl Moment {
 /// A hold that was granted, as its owner saw it. Every owner requests once, so a hold is one grant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Grant {
-    /// What is held.
     pub key: String,
-    /// Its owner.
     pub owner: String,
     /// Alone, or with other readers.
     pub writes: bool,
-    /// The number it was given.
     pub fence: i64,
     /// The port of the server that granted it.
     pub node: u16,
-    /// When the request was sent.
     pub asked: Moment,
     /// When the grant was read: the hold is known from here on.
     pub told: Moment,
     /// The earliest moment at which the lease can have ended.
     pub lease_ends: Moment,
-    /// Its release, if one was sent.
     pub release: Option<Release>,
 }
 
-/// A release that was sent.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Release {
     /// When it was sent: from here on the hold may be over.
@@ -53,7 +45,6 @@ pub struct Release {
     pub answer: Option<(Moment, Freed)>,
 }
 
-/// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freed {
     /// It was held, and is held no more.
@@ -65,24 +56,17 @@ pub enum Freed {
 /// A request with a timeout, and with an answer: a grant, or null.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stay {
-    /// What was waited for.
     pub key: String,
-    /// Its owner.
     pub owner: String,
-    /// When the request was sent.
     pub asked: Moment,
-    /// When its answer was read.
     pub told: Moment,
 }
 
 /// A stretch in which an owner may have held a key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Maybe {
-    /// What may have been held.
     pub key: String,
-    /// Its owner.
     pub owner: String,
-    /// When it was requested.
     pub asked: Moment,
     /// When the grant was read. Where it is not known whether there was one, or when: the moment of its request.
     pub told: Moment,
@@ -95,24 +79,18 @@ pub struct Maybe {
 pub struct Stop {
     /// The prefix of the names of the owners that it concerns; empty if it concerns all, and the server.
     pub whose: String,
-    /// From when.
     pub from: Moment,
-    /// To when.
     pub to: Moment,
 }
 
 /// The holders of a key at some moment, as the server that serves it said.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
-    /// What is held.
     pub key: String,
-    /// Its holders.
     pub owners: BTreeSet<String>,
     /// The port of the server that said so.
     pub node: u16,
-    /// When it was asked.
     pub asked: Moment,
-    /// When it had answered.
     pub told: Moment,
 }
 

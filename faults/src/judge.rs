@@ -1,25 +1,110 @@
-//! The judgement on what clients saw.
+//! The judgement on what clients saw: what is wrong in it, whichever scene it is, and whether what was done to the
+//! servers explains that.
 
-use crate::history::{self, Grant};
+use crate::history::{self, Grant, Moment, Sighting};
 use crate::report::Report;
 use crate::worker::Saw;
+use std::fmt::Debug;
 
-/// What must be true of what clients saw where leases alone end holds; counts the answers.
-pub fn judge(report: &mut Report, what: &str, saw: &Saw) {
-    report.violations(told(what, "held twice", history::held_twice(&saw.grants)));
-    report.violations(history::lost(&saw.grants).into_iter().map(|grant| format!("{what}: lost: {grant:?}")));
-    judge_fences(report, what, saw);
+/// A lease must not be seen so long after its end.
+const OVERDUE_MS: u64 = 1_000;
+
+pub const TWICE: &str = "held twice";
+/// An owner was told within its lease that it does not hold.
+pub const DENIED: &str = "denied to its owner";
+/// A request had no answer in time, though its connection was open.
+pub const UNANSWERED: &str = "never answered";
+/// What a server shows that has lost grants, or releases.
+pub const LOSSES: [&str; 4] = [TWICE, DENIED, "missing", "released, and there again"];
+
+#[derive(Clone, Debug)]
+pub struct Wrong<'s> {
+    pub name: &'static str,
+    /// The grants that it concerns, in the order in which they were told.
+    pub grants: Vec<&'s Grant>,
+    /// From when on the server has known better, and when it showed that it does not.
+    pub between: (Moment, Moment),
+    text: String,
 }
 
-/// What must be true of what clients saw even where holds are taken from them; counts the answers.
-pub fn judge_fences(report: &mut Report, what: &str, saw: &Saw) {
-    report.violations(told(what, "fences go back", history::fences_back(&saw.grants)));
-    report.violations(told(what, "fence repeated", history::fences_repeated(&saw.grants)));
-    report.violations(saw.forgotten.iter().map(|request| format!("{what}: never answered: {request}")));
-    report.violations(saw.too_early.iter().map(|request| format!("{what}: null before its time: {request}")));
-    saw.answers.iter().for_each(|(answer, count)| report.add(&format!("{what}: {answer}"), *count));
+impl<'s> Wrong<'s> {
+    fn of(name: &'static str, mut grants: Vec<&'s Grant>, between: (Moment, Moment), text: &dyn Debug) -> Wrong<'s> {
+        grants.sort_by_key(|grant| grant.told);
+        Wrong { name, grants, between, text: format!("{text:?}") }
+    }
+
+    fn pairs(name: &'static str, pairs: Vec<(&'s Grant, &'s Grant)>) -> impl Iterator<Item = Wrong<'s>> {
+        pairs.into_iter().map(move |pair| Wrong::of(name, vec![pair.0, pair.1], (pair.0.told, pair.1.told), &pair))
+    }
 }
 
-fn told(what: &str, name: &str, pairs: Vec<(&Grant, &Grant)>) -> impl Iterator<Item = String> {
-    pairs.into_iter().map(move |(one, other)| format!("{what}: {name}: {one:?} and {other:?}"))
+/// Holds that exclude each other, that their owners were denied, or that are not what the server showed.
+pub fn holds<'s>(grants: &'s [Grant], sightings: &'s [Sighting]) -> Vec<Wrong<'s>> {
+    let answered =
+        |grant: &Grant| grant.release.and_then(|release| release.answer).map_or(grant.told, |(told, _)| told);
+    let denied = history::lost(grants).into_iter();
+    let denied = denied.map(|grant| Wrong::of(DENIED, vec![grant], (grant.told, answered(grant)), grant));
+    let [missing, returned, overdue] = [
+        (LOSSES[2], history::missing(grants, sightings)),
+        (LOSSES[3], history::returned(grants, sightings)),
+        ("there after its lease", history::overdue(grants, sightings, OVERDUE_MS)),
+    ]
+    .map(|(name, seen)| {
+        seen.into_iter().map(move |(grant, look)| {
+            let since = if name == LOSSES[3] { answered(grant) } else { grant.told };
+            Wrong::of(name, vec![grant], (since, look.told), &(grant, look))
+        })
+    });
+    let twice = Wrong::pairs(TWICE, history::held_twice(grants));
+    twice.chain(denied).chain(missing).chain(returned).chain(overdue).collect()
+}
+
+/// Fences that do not rise.
+pub fn fences(grants: &[Grant]) -> Vec<Wrong<'_>> {
+    let repeated = Wrong::pairs("fence repeated", history::fences_repeated(grants));
+    Wrong::pairs("fences back", history::fences_back(grants)).chain(repeated).collect()
+}
+
+/// Requests without an answer, or with null too early.
+pub fn answers(saw: &Saw) -> Vec<Wrong<'_>> {
+    let of = |name, requests: &Vec<String>| {
+        requests.iter().map(move |request| Wrong::of(name, Vec::new(), (Moment(0), Moment(0)), request)).collect()
+    };
+    let all: [Vec<Wrong>; 2] = [of(UNANSWERED, &saw.forgotten), of("null before its time", &saw.too_early)];
+    all.concat()
+}
+
+/// What is not explained is a violation. All else is counted, with what explains it.
+pub fn tell<'s>(
+    report: &mut Report,
+    found: impl IntoIterator<Item = Wrong<'s>>,
+    explain: impl Fn(&Wrong) -> Option<&'static str>,
+) {
+    for wrong in found {
+        match explain(&wrong) {
+            Some(why) => report.add(&format!("{}{why}", wrong.name), 1),
+            None => report.violation(format!("{}: {}", wrong.name, wrong.text)),
+        }
+    }
+}
+
+/// Counts what clients were granted and answered.
+pub fn count(report: &mut Report, saw: &Saw) {
+    report.add("grants", saw.grants.len() as u64);
+    saw.answers.iter().for_each(|(answer, count)| report.add(&format!("answered {answer}"), *count));
+}
+
+/// Judges all that clients saw, and counts it.
+pub fn judge(report: &mut Report, saw: &Saw, sightings: &[Sighting], explain: impl Fn(&Wrong) -> Option<&'static str>) {
+    count(report, saw);
+    // A client that does not rely on a hold has its fence nevertheless.
+    let fenced: Vec<Grant> = saw.grants.iter().chain(&saw.unconfirmed).cloned().collect();
+    tell(report, [holds(&saw.grants, sightings), fences(&fenced), answers(saw)].concat(), explain);
+}
+
+/// The same under this name.
+pub fn judge_as(report: &mut Report, name: &str, saw: &Saw, explain: impl Fn(&Wrong) -> Option<&'static str>) {
+    report.turn_to(name);
+    judge(report, saw, &[], explain);
+    report.turn_to("");
 }

@@ -21,28 +21,21 @@ pub struct Event {
     pub told: Moment,
     /// The owner that gets the answer.
     pub owner: String,
-    /// What.
     pub what: What,
 }
 
-/// What an owner asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// The lock alone.
     Write,
-    /// The lock beside other readers.
     Read,
     /// So many read counts, if those of all holders are within the limit then.
     Shares {
-        /// That limit.
         limit: u32,
-        /// How many.
         take: u32,
     },
 }
 
 impl Kind {
-    /// Whether it is for writing.
     pub fn writes(self) -> bool {
         self == Kind::Write
     }
@@ -64,11 +57,9 @@ pub enum What {
     /// Granted, for the first time or once more. The fence is missing where the answer was lost and a later one showed
     /// that the lock was granted. Every lease of an owner has a number.
     Locked {
-        /// What was asked for.
         kind: Kind,
         /// RETRY: so many counts of its mode afterwards, instead of more.
         at_least: Option<u32>,
-        /// The fence in the reply.
         fence: Option<i64>,
         /// From now on, or what is left of an older one if that is longer.
         lease: u32,
@@ -82,33 +73,19 @@ pub enum What {
     },
     /// The reply is the fence of the hold that has this lease now; None for null.
     Extended {
-        /// That fence.
         fence: Option<i64>,
         /// Instead of all leases before.
         lease: u32,
     },
     /// The reply is null to one more request, without waiting.
-    Refused {
-        /// For this.
-        kind: Kind,
-        /// RETRY.
-        at_least: Option<u32>,
-    },
+    Refused { kind: Kind, at_least: Option<u32> },
     /// A lease came to its end, which it can only after it began. So each lease that began has one end, even where no
     /// hold has it any more.
-    Lapsed {
-        /// This one.
-        lease: u32,
-    },
+    Lapsed { lease: u32 },
     /// Holds nothing from now on; whether it did is not known.
     Gone,
     /// An operator ended so many holds: that of the owner, or all of them.
-    Broken {
-        /// All.
-        all: bool,
-        /// As the reply says.
-        ended: u32,
-    },
+    Broken { all: bool, ended: u32 },
     /// A read of the lock showed these holders, each with its read count, write count and fence.
     Looked(BTreeMap<String, (u32, u32, i64)>),
 }

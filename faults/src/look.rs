@@ -4,7 +4,6 @@ use crate::caller::{Asking, ask_apart};
 use std::time::Duration;
 use testbed::{Client, Server, wait_for};
 
-/// How many wait for a lock.
 pub fn waiting(conn: &mut Client, key: &str) -> usize {
     conn.lock_info(key).map_or(0, |info| info.waiting)
 }

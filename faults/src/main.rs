@@ -10,12 +10,14 @@ mod breaks;
 mod caller;
 mod chain;
 mod claims;
+mod client;
 mod crowd;
 mod history;
 mod judge;
 mod linear;
 mod look;
 mod news;
+mod nodes;
 mod options;
 mod places;
 mod report;
@@ -44,7 +46,6 @@ use options::{Options, Scene};
 use report::Report;
 use std::process::ExitCode;
 
-/// All scenes.
 const SCENES: &[Scene] = &[
     scenes::clock::SCENE,
     scenes::cluster::SCENE,
@@ -66,10 +67,10 @@ type Process = fn(&[String]);
 /// What a process of clients does that a scene has started: its first argument says it.
 const CLIENTS: &[(&str, Process)] = &[
     (scenes::history::CLIENTS_OF, scenes::history::clients),
-    (scenes::quorum::AGENT, scenes::quorum::agent),
-    (scenes::soak::RUST, scenes::soak::rust),
-    (scenes::soak::PROGRAM, scenes::soak::starter),
-    (scenes::soak::INSIDE, scenes::soak::inside),
+    (client::RUST, client::rust),
+    (client::QUORUM, client::quorum),
+    (client::PROGRAM, client::starter),
+    (client::INSIDE, client::inside),
 ];
 
 fn main() -> ExitCode {
@@ -82,6 +83,6 @@ fn main() -> ExitCode {
     }
     let (scene, options) = Options::read(SCENES);
     let mut report = Report::default();
-    (scene.play)(&options, &mut report);
+    scene.run(&options, &mut report);
     report.finish()
 }

@@ -5,11 +5,9 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// What a subscription brings.
 pub enum News {
     /// It is there, again: messages may have been missed.
     Subscribed,
-    /// A message.
     Message(String),
 }
 

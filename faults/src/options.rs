@@ -2,40 +2,64 @@
 
 use crate::report::Report;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::path::PathBuf;
 
 /// Servers and their topology, clients, what disturbs both, and the judgement on what the clients saw.
 pub struct Scene {
-    /// Its name on the command line.
     pub name: &'static str,
-    /// What happens in it.
     pub about: &'static str,
-    /// How many rounds it has by default.
     pub rounds: &'static str,
+    /// Its variants: the name of the option that chooses some of them, and what that chooses.
+    pub variants: (&'static str, &'static str, &'static [&'static str]),
+    /// How many variants are played without the option: the first ones.
+    pub usual: usize,
     /// What else one can choose.
     pub more: fn() -> Vec<Arg>,
-    /// Plays all rounds.
+    /// How often a variant is played, at most, until it has seen what it must see to have shown anything: what is under
+    /// way at a fault depends on the machine.
+    pub attempts: u64,
     pub play: fn(&Options, &mut Report),
 }
 
-/// What the user of a scene can choose, besides how long it goes on.
-#[derive(Clone, Copy, Debug)]
-pub struct Choice {
-    /// The option's name, without the dashes.
-    pub name: &'static str,
-    /// What it chooses.
-    pub help: &'static str,
-    /// What there is. Without the option it is all of these, one after the other.
-    pub values: &'static [&'static str],
-}
+impl Scene {
+    /// A scene without variants, which shows what it must at once.
+    pub const PLAIN: Scene = Scene {
+        name: "",
+        about: "",
+        rounds: "1",
+        variants: ("", "", &[""]),
+        usual: usize::MAX,
+        more: Vec::new,
+        attempts: 1,
+        play: |_, _| (),
+    };
 
-impl Choice {
-    /// For the command line.
-    pub fn arg(&self) -> Arg {
-        Arg::new(self.name).long(self.name).help(self.help).value_parser(self.values.to_vec())
+    fn arguments(&self) -> Vec<Arg> {
+        let (name, help, values) = self.variants;
+        let variants = Arg::new(name).long(name).help(help).value_parser(values.to_vec()).action(ArgAction::Append);
+        (self.more)().into_iter().chain((!name.is_empty()).then_some(variants)).collect()
+    }
+
+    /// Plays the variants that were chosen, one after the other.
+    pub fn run(&self, options: &Options, report: &mut Report) {
+        let (name, _, values) = self.variants;
+        let named = if name.is_empty() { Vec::new() } else { options.all(name) };
+        let is_chosen = |number: usize, value: &str| {
+            if named.is_empty() { number < self.usual } else { named.contains(&value) }
+        };
+        for (_, variant) in values.iter().enumerate().filter(|(number, value)| is_chosen(*number, value)) {
+            report.turn_to(variant);
+            for attempt in 0..self.attempts {
+                let seed = options.seed.wrapping_add(attempt << 48);
+                (self.play)(&Options { seed, variant, ..options.clone() }, report);
+                if report.has_seen_all() || report.violation_count() > 0 {
+                    break;
+                }
+            }
+        }
     }
 }
 
@@ -46,6 +70,7 @@ pub struct Options {
     pub seed: u64,
     /// How many rounds; what a round is, each scene says.
     pub rounds: u64,
+    pub variant: &'static str,
     found: ArgMatches,
 }
 
@@ -60,19 +85,19 @@ impl Options {
                 .about(scene.about)
                 .arg(number("seed").help("Repeats the choices of the run that had this seed"))
                 .arg(number("rounds").help("How many rounds").default_value(scene.rounds))
-                .args((scene.more)());
+                .args(scene.arguments());
             command = command.subcommand(scene_command);
         }
         let (name, found) = command.get_matches().remove_subcommand().expect("it is required");
         let scene = scenes.iter().find(|scene| scene.name == name).expect("one of them");
         let seed = found.get_one("seed").copied().unwrap_or_else(rand::random);
-        let options = Options { seed, rounds: *found.get_one("rounds").expect("has a default"), found };
+        let options = Options { seed, rounds: *found.get_one("rounds").expect("has a default"), variant: "", found };
         println!("faults {name} --seed {seed} --rounds {}{}", options.rounds, options.chosen_text(scene));
         (scene, options)
     }
 
     fn chosen_text(&self, scene: &Scene) -> String {
-        let more = (scene.more)();
+        let more = scene.arguments();
         let given = |arg: &&Arg| self.found.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
         let words = more.iter().filter(given).flat_map(|arg| {
             let name = arg.get_id().as_str();
@@ -85,12 +110,6 @@ impl Options {
         words.collect()
     }
 
-    /// What was chosen: one of these, or all.
-    pub fn chosen(&self, choice: &Choice) -> Vec<&'static str> {
-        let chosen = self.found.get_one::<String>(choice.name);
-        choice.values.iter().copied().filter(|value| chosen.is_none_or(|chosen| chosen == value)).collect()
-    }
-
     /// The values of an option that may be given more than once.
     pub fn all(&self, name: &str) -> Vec<&str> {
         self.found.get_many::<String>(name).into_iter().flatten().map(String::as_str).collect()
@@ -101,7 +120,6 @@ impl Options {
         *self.found.get_one(name).expect("has a default")
     }
 
-    /// The file that an option names.
     pub fn path(&self, name: &str) -> Option<&PathBuf> {
         self.found.get_one(name)
     }

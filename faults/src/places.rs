@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a request for a place came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {
-    /// Granted.
     Fence(i64),
     /// Null: the owner stands in the queue.
     Waits,
@@ -19,20 +18,16 @@ pub enum Told {
     Unknown,
 }
 
-/// One request for a place.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ask {
-    /// When it was sent.
     pub asked: Moment,
     /// When its answer was read. Without an answer: from here on its connection is known to be closed.
     pub told: Moment,
     /// For how long it may wait; 0 without BLOCK.
     pub block_ms: u64,
-    /// The answer.
     pub answer: Told,
 }
 
-/// How the requests for a place ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// With a fence, or they go on.
@@ -52,18 +47,14 @@ pub struct Place {
     pub owner: String,
     /// QUEUE; 0 for a request without it.
     pub queue_ms: u64,
-    /// PX.
     pub lease_ms: u64,
     /// The server showed then that it stood in the queue, for the first request.
     pub shown: Option<Moment>,
-    /// Its requests, the earlier ones first.
     pub asks: Vec<Ask>,
-    /// How they ended.
     pub end: End,
 }
 
 impl Place {
-    /// When it was asked for first.
     pub fn first_asked(&self) -> Moment {
         // Of two at once either may have been sent first.
         self.asks.iter().map(|ask| ask.asked).min().unwrap_or(Moment(u64::MAX))

@@ -7,7 +7,6 @@ use redis::Value;
 use std::thread;
 use std::time::Duration;
 
-/// Asks for one place.
 pub struct Requester<'c> {
     /// The connection that it asks over; another one after it was lost.
     line: &'c mut Numbered,
@@ -17,7 +16,6 @@ pub struct Requester<'c> {
     request: String,
     /// Connections that it has lost. A request may still be on its way on them.
     lost: Vec<Lost>,
-    /// What it has seen.
     pub place: Place,
     /// Requests that had no answer in time, though their connection was open.
     pub forgotten: Vec<String>,
@@ -103,12 +101,10 @@ impl<'c> Requester<'c> {
         self.place.end = End::Left(self.give_back(release));
     }
 
-    /// Releases; when that was answered.
     pub fn give_back(&mut self, release: &str) -> Moment {
         self.line.until_answered(release).2
     }
 
-    /// Never comes back.
     pub fn die(&mut self) {
         self.place.end = End::Died(self.settle());
     }
@@ -124,7 +120,6 @@ impl<'c> Requester<'c> {
         if block_ms > 0 { format!("{} BLOCK {block_ms}", self.request) } else { self.request.clone() }
     }
 
-    /// Remembers what a request came to.
     fn note(
         &mut self,
         request: &str,

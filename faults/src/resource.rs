@@ -13,7 +13,6 @@ pub struct Resource {
 /// What the resource made of a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// Whether it was accepted.
     pub accepted: bool,
     /// Whether a hold that began later, and excludes this one, has used it already.
     pub is_old: bool,

@@ -6,26 +6,19 @@ use std::collections::BTreeMap;
 /// A lock as the server showed it.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Which.
     pub key: String,
     /// When the server was asked: what it says is true at this moment or later.
     pub asked: Moment,
-    /// When it had answered.
     pub told: Moment,
-    /// Its holders.
     pub holders: Vec<Holder>,
-    /// Its waiters, in their order.
     pub waiters: Vec<Waiter>,
 }
 
 /// A holder as the server showed it.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    /// Its name.
     pub owner: String,
-    /// Its read counts.
     pub reads: u64,
-    /// Whether it holds for writing.
     pub writes: bool,
     /// Its owner has not collected it.
     pub offered: bool,
@@ -36,7 +29,6 @@ pub struct Holder {
 /// A waiter as the server showed it.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// Its name.
     pub owner: String,
     /// How long its place is kept, in milliseconds; None while a client waits there.
     pub left_ms: Option<i64>,

@@ -7,21 +7,15 @@ use std::time::Duration;
 /// A reply of the server, or a command in the stream of a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// `+`
     Status(String),
-    /// `-`
     Error(String),
-    /// `:`
     Int(i64),
     /// Null, in either form.
     Null,
-    /// `$`
     Bulk(String),
-    /// `*`
     Array(Vec<Reply>),
 }
 
-/// The connection.
 pub struct Wire {
     stream: BufReader<TcpStream>,
 }

@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How often it pings.
 const PAUSE: Duration = Duration::from_millis(5);
 /// What is not worth remembering, in microseconds.
 const QUICK_US: u64 = 10_000;
 
-/// Pings until it is dropped.
 #[derive(Debug)]
 pub struct Witness {
     over: Arc<AtomicBool>,
@@ -22,7 +20,6 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Pings the server on this port.
     pub fn of(port: u16) -> Witness {
         let (over, slow) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (ends, notes) = (Arc::clone(&over), Arc::clone(&slow));

@@ -11,14 +11,11 @@ use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
 
-/// What clients do.
 #[derive(Clone, Debug)]
 pub struct Habits {
-    /// What they lock.
     pub keys: Vec<String>,
     /// How many of a hundred requests are for reading.
     pub readers: u32,
-    /// Leases, in milliseconds.
     pub lease_ms: RangeInclusive<u64>,
     /// How long they hold, in milliseconds; may be longer than the lease.
     pub hold_ms: RangeInclusive<u64>,
@@ -46,10 +43,8 @@ impl Habits {
     }
 }
 
-/// What one client saw.
 #[derive(Debug, Default)]
 pub struct Saw {
-    /// What it was granted.
     pub grants: Vec<Grant>,
     /// What it released at once, because fewer replicas confirmed it than [`Habits::confirm`] demands: only the fences
     /// tell.
@@ -68,7 +63,6 @@ impl Saw {
     }
 }
 
-/// All that was seen, put together.
 pub fn together(all: impl IntoIterator<Item = Saw>) -> Saw {
     let mut sum = Saw::default();
     for saw in all {
@@ -130,7 +124,6 @@ impl<'h> Worker<'h> {
         self.saw
     }
 
-    /// Nothing can be done just now.
     fn pause(&mut self) {
         thread::sleep(Duration::from_millis(self.dice.random_range(1..=20)));
     }

@@ -15,15 +15,15 @@ mod map;
 use self::map::{Map, SLOTS, is_primary, owner, ranges};
 use crate::audit;
 use crate::crowd::{Crowd, Stop};
-use crate::history::{self, Grant, Moment, Sighting};
-use crate::options::{Choice, Options, Scene};
+use crate::history::{Grant, Moment, Sighting};
+use crate::judge::{LOSSES, TWICE, judge};
+use crate::options::{Options, Scene};
 use crate::report::Report;
 use crate::worker::{Habits, Saw};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -43,9 +43,6 @@ const HEARSAY_MS: u64 = 200;
 /// And they are lower by no more than the fences that are given in that time, one for each grant.
 const HEARSAY_FENCES: i64 = 1_000;
 
-/// A lease must not be seen so long after its end.
-const OVERDUE_MS: u64 = 1_000;
-
 /// What happened to a primary whose last grants may be lost.
 const KILLED: &str = "primaries killed";
 /// What else is done.
@@ -53,29 +50,22 @@ const FAILOVER: &str = "CLUSTER FAILOVER";
 const BY_KEYS: &str = "slots moved key by key";
 const AT_ONCE: &str = "slots moved at once";
 
-const TOPIC: Choice = Choice {
-    name: "scene",
-    help: "Slots and primaries that move; primaries that are cut off, without a grace or with one",
-    values: &["moves", "cut-off", "cut-off-with-grace"],
-};
-
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "cluster",
     about: "Moves slots and primaries of a cluster under load, and looks for locks that are lost or held on two nodes",
     rounds: "32",
-    more: || vec![TOPIC.arg()],
-    play,
+    variants: (
+        "scene",
+        "Slots and primaries that move; primaries that are cut off, without a grace or with one",
+        &["moves", "cut-off", "cut-off-with-grace"],
+    ),
+    attempts: 3,
+    play: |options, report| match options.variant {
+        "moves" => run(options, report),
+        topic => cut_off::run(options, topic.ends_with("-with-grace"), report),
+    },
+    ..Scene::PLAIN
 };
-
-fn play(options: &Options, report: &mut Report) {
-    for topic in options.chosen(&TOPIC) {
-        match topic {
-            "moves" => run(options, report),
-            topic => cut_off::run(options, topic.ends_with("-with-grace"), report),
-        }
-    }
-}
 
 fn run(options: &Options, report: &mut Report) {
     let mut cluster = Cluster::start(3, 1);
@@ -98,13 +88,11 @@ fn run(options: &Options, report: &mut Report) {
             })
         })
     });
-    let mut must_happen = Vec::new();
+    judge_moves(&events, &map, (&saw, &sightings), report);
+    report.must_see(["holds seen at another node than granted", BY_KEYS, "answered woken by a message"]);
     for (what, rounds, can_be) in [(FAILOVER, 2, true), (AT_ONCE, 3, cluster.can_move_at_once()), (KILLED, 4, true)] {
-        if options.rounds >= rounds && can_be {
-            must_happen.push(what);
-        }
+        report.must_see((options.rounds >= rounds && can_be).then_some(what));
     }
-    judge(&events, &must_happen, &map, (&saw, &sightings), report);
 }
 
 /// Some hold for long, so that slots move with locks that have holders and waiters; some write all the time; some wait
@@ -127,11 +115,9 @@ fn clients() -> [(u64, Habits); 3] {
     [(20, slow), (8, quick), (8, told)]
 }
 
-/// What was done to the cluster.
 #[derive(Debug)]
 struct Event {
     what: &'static str,
-    /// The slot, if it was moved.
     slot: Option<i64>,
     /// When it began, and when it was done; a kill is done when the process is gone.
     from: Moment,
@@ -217,9 +203,8 @@ fn serving(cluster: &Cluster, number: usize, slot: i64) -> usize {
 
 fn move_by_keys(cluster: &Cluster, slot: &str, old: usize, new: usize, dice: &mut StdRng) {
     let mut pause = || thread::sleep(Duration::from_millis(dice.random_range(0..=100)));
-    let (mut from, mut to) = (cluster.conn(old), cluster.conn(new));
-    to.ok(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &cluster.id(old)]);
-    from.ok(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &cluster.id(new)]);
+    let mut from = cluster.conn(old);
+    cluster.begin_move(slot, old, new);
     let port = cluster.nodes[new].port().to_string();
     loop {
         let keys: Vec<String> = from.get(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]);
@@ -228,11 +213,11 @@ fn move_by_keys(cluster: &Cluster, slot: &str, old: usize, new: usize, dice: &mu
         // OK, or NOKEY if it was released meanwhile.
         from.get::<String>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
-    pause();
     let id = cluster.id(new);
-    to.ok(&["CLUSTER", "SETSLOT", slot, "NODE", &id]);
-    pause();
-    from.ok(&["CLUSTER", "SETSLOT", slot, "NODE", &id]);
+    for number in [new, old] {
+        pause();
+        cluster.conn(number).ok(&["CLUSTER", "SETSLOT", slot, "NODE", &id]);
+    }
 }
 
 impl Event {
@@ -254,67 +239,24 @@ impl Event {
     }
 }
 
-fn judge(
-    events: &[Event],
-    must_happen: &[&str],
-    map: &Map,
-    (saw, sightings): (&Saw, &[Sighting]),
-    report: &mut Report,
-) {
+fn judge_moves(events: &[Event], map: &Map, (saw, sightings): (&Saw, &[Sighting]), report: &mut Report) {
     events.iter().for_each(|event| report.add(event.what, 1));
-    let grants = &saw.grants;
-    report.add("grants", grants.len() as u64);
     report.add("looks", sightings.len() as u64);
-    let granted_at: BTreeMap<&String, u16> = grants.iter().map(|grant| (&grant.owner, grant.node)).collect();
+    let granted_at: BTreeMap<&String, u16> = saw.grants.iter().map(|grant| (&grant.owner, grant.node)).collect();
     let elsewhere =
         |look: &&Sighting| look.owners.iter().any(|owner| granted_at.get(owner).is_some_and(|node| *node != look.node));
     report.add("holds seen at another node than granted", sightings.iter().filter(elsewhere).count() as u64);
-
-    let by_a_kill = |first: Moment, last: Moment| events.iter().any(|event| event.may_have_lost(first, last));
-    let mut found = Vec::new();
-    let pairs = history::held_twice(grants).into_iter();
-    found.extend(pairs.map(|(one, other)| ("held twice", by_a_kill(one.told, other.told), text(&(one, other)))));
-    let denied = history::lost(grants).into_iter();
-    let answered = |grant: &Grant| grant.release.and_then(|release| release.answer).expect("it was denied").0;
-    found.extend(denied.map(|grant| ("denied to its owner", by_a_kill(grant.told, answered(grant)), text(grant))));
-    let missing = history::missing(grants, sightings).into_iter();
-    found.extend(missing.map(|(grant, look)| ("missing", by_a_kill(grant.told, look.told), text(&(grant, look)))));
-    let returned = history::returned(grants, sightings).into_iter();
-    found.extend(returned.map(|(grant, look)| {
-        ("released, and there again", by_a_kill(answered(grant), look.told), text(&(grant, look)))
-    }));
-    let overdue = history::overdue(grants, sightings, OVERDUE_MS).iter().map(text).collect::<Vec<_>>();
-    found.extend(overdue.into_iter().map(|text| ("there after its lease", false, text)));
-    for (name, pairs) in
-        [("fences back", history::fences_back(grants)), ("fence repeated", history::fences_repeated(grants))]
-    {
-        for pair in pairs {
-            let (first, second) = if pair.0.told < pair.1.told { pair } else { (pair.1, pair.0) };
-            if events.iter().any(|event| event.outran(map.slots[&first.key], first, second)) {
-                report.add(&format!("{name}, faster than the nodes could tell"), 1);
-            } else {
-                found.push((name, false, text(&pair)));
-            }
+    judge(report, saw, sightings, |wrong| match wrong.grants[..] {
+        [first, second] if wrong.name != TWICE => {
+            let outran = |event: &Event| event.outran(map.slots[&first.key], first, second);
+            events.iter().any(outran).then_some(", faster than the nodes could tell")
         }
-    }
-    found.extend(saw.too_early.iter().map(|request| ("null before its time", false, text(request))));
-    found.extend(saw.forgotten.iter().map(|request| ("never answered", false, text(request))));
-    for (name, by_a_kill, text) in found {
-        if by_a_kill {
-            report.add(&format!("{name}, by a kill"), 1);
-        } else {
-            report.violation(format!("{name}: {text}"));
+        _ => {
+            let (first, last) = wrong.between;
+            let by_a_kill = events.iter().any(|event| event.may_have_lost(first, last));
+            (LOSSES.contains(&wrong.name) && by_a_kill).then_some(", by a kill")
         }
-    }
-    saw.answers.iter().for_each(|(answer, count)| report.add(&format!("answered {answer}"), *count));
-    report.must_see("holds seen at another node than granted");
-    report.must_see(BY_KEYS);
-    report.must_see("answered woken by a message");
-    must_happen.iter().for_each(|what| report.must_see(what));
-}
-
-fn text(what: &impl Debug) -> String {
-    format!("{what:?}")
+    });
 }
 
 #[cfg(test)]

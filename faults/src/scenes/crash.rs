@@ -11,10 +11,11 @@
 
 use crate::audit;
 use crate::crowd::Crowd;
-use crate::history::{self, Freed, Grant, Moment, Sighting};
-use crate::options::{Choice, Options, Scene};
+use crate::history::{Freed, Grant, Moment};
+use crate::judge::{LOSSES, TWICE, judge};
+use crate::options::{Options, Scene};
 use crate::report::Report;
-use crate::worker::{Habits, Saw};
+use crate::worker::Habits;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::fs::{self, File};
@@ -24,34 +25,24 @@ use std::thread;
 use std::time::Duration;
 use testbed::{Server, Setup};
 
-const SAVING: Choice = Choice {
-    name: "saving",
-    help: "How the server saves what it has; not at all with a grace after each start, or without",
-    values: &["always", "everysec", "rdb", "none", "none-without-grace"],
-};
-
 /// The longest lease where nothing is saved, and the grace after each start.
 const GRACE_MS: u64 = 2_500;
 
-/// A lease must not be seen so long after its end.
-const OVERDUE_MS: u64 = 1_000;
-
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "crash",
     about: "Kills a server under load and starts it again, and looks for locks that were lost or are held twice",
     rounds: "100",
-    more: || vec![SAVING.arg()],
+    variants: (
+        "saving",
+        "How the server saves what it has; not at all with a grace after each start, or without",
+        &["always", "everysec", "rdb", "none", "none-without-grace"],
+    ),
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
-    for saving in options.chosen(&SAVING) {
-        run(options, saving, report);
-    }
-}
-
-fn run(options: &Options, saving: &'static str, report: &mut Report) {
+    let saving = options.variant;
     let setup = match saving {
         // The file is rewritten again and again, so that the kill also hits a rewrite.
         "always" => with_file("always").option("auto-aof-rewrite-min-size", "32kb"),
@@ -72,10 +63,40 @@ fn run(options: &Options, saving: &'static str, report: &mut Report) {
             (0..options.rounds).map(|_| kill(&mut server, saving, &port, &mut dice)).collect::<Vec<Kill>>()
         })
     });
-    judge(saving, &kills, &saw, &sightings, report);
+    let count = |report: &mut Report, name: &str, count: usize| report.add(name, count as u64);
+    count(report, "kills", kills.len());
+    count(report, "looks", sightings.len());
+    report.add("bytes cut off", kills.iter().map(|kill| kill.bytes_cut).sum());
+    let outlived = |grant: &&Grant| {
+        let freed = grant.release.and_then(|release| release.answer).filter(|(_, freed)| *freed == Freed::Left);
+        freed.is_some_and(|(freed, _)| kills.iter().any(|kill| grant.told < kill.down && kill.up < freed))
+    };
+    count(report, "holds that outlived a kill", saw.grants.iter().filter(outlived).count());
+    let forgotten = |grant: &&Grant| {
+        let ran = |kill: &Kill| grant.told < kill.down && kill.up < grant.held_until();
+        !saves(saving) && kills.iter().any(ran)
+    };
+    count(report, "holds that were forgotten", saw.grants.iter().filter(forgotten).count());
+    judge(report, &saw, &sightings, |wrong| {
+        let promised = match saving {
+            "always" => true,
+            "none" => wrong.name == TWICE || !LOSSES.contains(&wrong.name),
+            _ => !LOSSES.contains(&wrong.name),
+        };
+        (!promised).then_some("")
+    });
+    report.must_see([match saving {
+        "none" => "holds that were forgotten",
+        "none-without-grace" => TWICE,
+        _ => "holds that outlived a kill",
+    }]);
+    if saving != "always" {
+        // Else it would have shown nothing of fences over a loss.
+        report.most("traces of a loss", report.total(&LOSSES));
+        report.must_see(["traces of a loss"]);
+    }
 }
 
-/// Whether the server saves anything.
 fn saves(saving: &str) -> bool {
     !saving.starts_with("none")
 }
@@ -143,62 +164,4 @@ fn cut(file: &PathBuf, len: u64) -> u64 {
     let had = file.metadata().expect("an open file").len();
     file.set_len(len).expect("an open file");
     had - len
-}
-
-fn judge(saving: &str, kills: &[Kill], saw: &Saw, sightings: &[Sighting], report: &mut Report) {
-    let grants = &saw.grants;
-    let count = |report: &mut Report, name: &str, count: usize| report.add(&format!("{saving}: {name}"), count as u64);
-    count(report, "kills", kills.len());
-    count(report, "grants", grants.len());
-    count(report, "looks", sightings.len());
-    count(report, "bytes cut off", kills.iter().map(|kill| kill.bytes_cut).sum::<u64>() as usize);
-    let outlived = |grant: &&Grant| {
-        let freed = grant.release.and_then(|release| release.answer).filter(|(_, freed)| *freed == Freed::Left);
-        freed.is_some_and(|(freed, _)| kills.iter().any(|kill| grant.told < kill.down && kill.up < freed))
-    };
-    count(report, "holds that outlived a kill", grants.iter().filter(outlived).count());
-    let forgotten = |grant: &&Grant| {
-        let ran = |kill: &Kill| grant.told < kill.down && kill.up < grant.held_until();
-        !saves(saving) && kills.iter().any(ran)
-    };
-    count(report, "holds that were forgotten", grants.iter().filter(forgotten).count());
-
-    let gone_wrong = [
-        ("held twice", texts(history::held_twice(grants))),
-        ("denied to its owner", texts(history::lost(grants))),
-        ("missing", texts(history::missing(grants, sightings))),
-        ("released, and there again", texts(history::returned(grants, sightings))),
-        ("there after its lease", texts(history::overdue(grants, sightings, OVERDUE_MS))),
-        ("fences back", texts(history::fences_back(grants))),
-        ("fences repeated", texts(history::fences_repeated(grants))),
-        ("never answered", texts(saw.forgotten.iter().collect())),
-        ("null before its time", texts(saw.too_early.iter().collect())),
-    ];
-    for (name, found) in gone_wrong {
-        count(report, name, found.len());
-        let always =
-            ["there after its lease", "fences back", "fences repeated", "never answered", "null before its time"];
-        let promised = saving == "always" || always.contains(&name) || (saving == "none" && name == "held twice");
-        if promised {
-            report.violations(found.into_iter().map(|text| format!("{saving}: {name}: {text}")));
-        }
-    }
-    let evidence = match saving {
-        "none" => "holds that were forgotten",
-        "none-without-grace" => "held twice",
-        _ => "holds that outlived a kill",
-    };
-    report.must_see(&format!("{saving}: {evidence}"));
-    if saving != "always" {
-        // Else it would have shown nothing of fences over a loss.
-        let traces = ["held twice", "denied to its owner", "missing", "released, and there again"];
-        let lost = traces.iter().map(|trace| report.figure(&format!("{saving}: {trace}"))).sum();
-        report.add(&format!("{saving}: traces of a loss"), lost);
-        report.must_see(&format!("{saving}: traces of a loss"));
-    }
-    saw.answers.iter().for_each(|(answer, number)| report.add(&format!("{saving}: answered {answer}"), *number));
-}
-
-fn texts<T: std::fmt::Debug>(found: Vec<T>) -> Vec<String> {
-    found.iter().map(|one| format!("{one:?}")).collect()
 }

@@ -15,7 +15,9 @@
 use crate::caller::{Answer, Caller};
 use crate::crowd::{Crowd, Stop};
 use crate::history::{self, Grant, Moment};
-use crate::options::{Choice, Options, Scene};
+use crate::judge::{DENIED, LOSSES, TWICE, UNANSWERED, Wrong, judge};
+use crate::nodes::Node;
+use crate::options::{Options, Scene};
 use crate::report::Report;
 use crate::worker::{Habits, Saw};
 use rand::RngExt;
@@ -26,13 +28,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use testbed::{Proxy, Server, Setup, Signal, wait_for, wait_so_long};
-
-const CONFIRM: Choice = Choice {
-    name: "confirm",
-    help: "For how many replicas clients wait after each acquisition; for none, but with a grace after each promotion",
-    values: &["0", "1", "2", "0-with-grace"],
-};
+use testbed::{Server, Setup, Signal, wait_for, wait_so_long};
 
 /// The longest lease where there is a grace, and the grace after each promotion.
 const GRACE_MS: u64 = 6_000;
@@ -42,7 +38,6 @@ fn has_grace(confirm: &str) -> bool {
     confirm.ends_with("-with-grace")
 }
 
-/// For how many replicas clients wait.
 fn replicas_of(confirm: &str) -> usize {
     confirm.split('-').next().and_then(|number| number.parse().ok()).expect("one of the choices")
 }
@@ -53,49 +48,27 @@ const REPLICATION_MS: u64 = 100;
 /// Sentinels that did not agree try again after twice their time limit; on a busy machine, more than once.
 const FAILOVER_TAKES: Duration = Duration::from_secs(60);
 
-/// What a few rounds lose depends on when the primary is struck and on how busy the machine is. A run that could not
-/// have shown a violation is repeated, so often at most.
-const ATTEMPTS: u64 = 3;
-
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "failover",
     about: "Kills or stops primaries under Sentinels, and looks at fences and at locks that are held twice",
     rounds: "60",
-    more: || vec![CONFIRM.arg()],
+    variants: (
+        "confirm",
+        "For how many replicas clients wait after each acquisition; for none, but with a grace after each promotion",
+        &["0", "1", "2", "0-with-grace"],
+    ),
+    attempts: 3,
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
-    for confirm in options.chosen(&CONFIRM) {
-        let needed = must_see(confirm);
-        for attempt in 0..ATTEMPTS {
-            run(options, confirm, attempt, report);
-            if needed.iter().all(|figure| report.figure(figure) > 0) {
-                break;
-            }
-        }
-        needed.iter().for_each(|figure| report.must_see(figure));
-    }
-}
-
-/// The figures that must be above zero: without them a run could not have shown a violation.
-fn must_see(confirm: &str) -> Vec<String> {
-    let evidence = match confirm {
-        "0" | "0-with-grace" => Some("traces of lost grants"),
-        // With one replica that receives everything, it depends on when the primary is struck.
-        "2" => Some("answered not confirmed"),
-        _ => None,
-    };
-    evidence.into_iter().chain(["grants"]).map(|figure| format!("WAIT {confirm}: {figure}")).collect()
-}
-
-fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
+    let confirm = options.variant;
     let replicas = replicas_of(confirm);
     // A round takes twice as long, and shows as much.
     let rounds = if has_grace(confirm) { options.rounds.div_ceil(3) } else { options.rounds };
     let grace_ms = if has_grace(confirm) { GRACE_MS } else { 0 };
-    let mut nodes: Vec<Node> = (0..3).map(|number| Node::start(number, grace_ms)).collect();
+    let mut nodes: Vec<Node> = (0..3).map(|number| start(number, grace_ms)).collect();
     let sentinels = watch_over(&nodes);
     let reigns = Reigns(Mutex::new(vec![(Moment(0), nodes[0].server.port())]));
     let doors: Vec<(u16, u16)> = nodes.iter().map(|node| (node.door.port(), node.server.port())).collect();
@@ -109,7 +82,7 @@ fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
     // With a grace, owners are to turn to the successor while their leases run.
     let patience = Duration::from_secs(if has_grace(confirm) { 1 } else { 3 });
     let crowd = Crowd { number: 0, clients: &clients, patience, place: &place };
-    let mut dice = options.dice(attempt);
+    let mut dice = options.dice(0);
     let goes_on = AtomicBool::new(true);
     let on = || goes_on.load(Ordering::Relaxed);
     let (strikes, saw) = thread::scope(|scope| {
@@ -132,43 +105,31 @@ fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
             (0..rounds).map(&mut strike).collect::<Vec<Strike>>()
         })
     });
-    judge(confirm, &strikes, &reigns, &saw, report);
+    judge_reigns(confirm, &strikes, &reigns, saw, report);
+    report.must_see(match confirm {
+        "0" | "0-with-grace" => vec!["grants", "traces of lost grants"],
+        // With one replica that receives everything, it depends on when the primary is struck.
+        "2" => vec!["grants", "answered not confirmed"],
+        _ => vec!["grants"],
+    });
 }
 
-/// A node, and the door in front of it: replicas and Sentinels come through that, clients do not.
-struct Node {
-    server: Server,
-    door: Proxy,
-    /// Where its own connections come from, by which a door tells one replica from the other.
-    source: IpAddr,
+/// Where a node's own connections come from, by which a door tells one replica from the other.
+fn source(number: usize) -> IpAddr {
+    IpAddr::from([127, 0, 0, number as u8 + 2])
 }
 
-impl Node {
-    fn start(number: u8, grace_ms: u64) -> Node {
-        let source = IpAddr::from([127, 0, 0, number + 2]);
-        let setup = Setup::default().option("bind-source-addr", &source.to_string());
-        // Sentinels go by this before they compare replication offsets: so they may well choose the replica that is
-        // behind.
-        let setup = setup.option("replica-priority", &(10 + number).to_string());
-        let setup = setup.lock_option("grace-ms", &grace_ms.to_string());
-        let server = setup.option("repl-diskless-sync-delay", "0").option("repl-timeout", "5").start();
-        let door = Proxy::to(server.port());
-        Node { server, door, source }
-    }
-
-    /// Follows another from now on, through its door, and says which its own is.
-    fn follow(&self, primary: &Node) {
-        let mut conn = self.server.connect();
-        conn.ok(&["CONFIG", "SET", "replica-announce-port", &self.door.port().to_string()]);
-        // OK, or that a Sentinel has said so before.
-        conn.get::<String>(&["REPLICAOF", "127.0.0.1", &primary.door.port().to_string()]);
-    }
+fn start(number: usize, grace_ms: u64) -> Node {
+    let setup = Setup::default().option("bind-source-addr", &source(number).to_string()).option("repl-timeout", "5");
+    // Sentinels go by this before they compare replication offsets: so they may well choose the replica that is behind.
+    let setup = setup.option("replica-priority", &(10 + number).to_string());
+    Node::start(setup.lock_option("grace-ms", &grace_ms.to_string()))
 }
 
 /// Lets two nodes follow the first, and three Sentinels watch them; ready when all know of each other.
 fn watch_over(nodes: &[Node]) -> Vec<Server> {
     nodes[1..].iter().for_each(|node| node.follow(&nodes[0]));
-    wait_for("the replicas", || online_replicas(&nodes[0]) == 2);
+    wait_for("the replicas", || nodes[0].replicas() == 2);
     // Newer Sentinels take a second to reach a primary they have just made, and would take it for dead.
     let config = format!(
         "sentinel monitor locks 127.0.0.1 {} 2\nsentinel down-after-milliseconds locks 2000\n\
@@ -184,13 +145,6 @@ fn watch_over(nodes: &[Node]) -> Vec<Server> {
         });
     }
     sentinels
-}
-
-/// Sentinels may close any connection of a node's clients, this one too.
-fn online_replicas(primary: &Node) -> usize {
-    let (_, answer, _) = Caller::new(primary.server.port(), Duration::from_secs(1)).ask("INFO replication");
-    let Answer::Value(Value::BulkString(state)) = answer else { return 0 };
-    String::from_utf8_lossy(&state).matches("state=online").count()
 }
 
 /// Whether a Sentinel takes this node for the primary.
@@ -253,12 +207,10 @@ impl Reigns {
         changes.filter(|(from, to)| !is_asked(*from, *to)).map(|(_, to)| to).collect()
     }
 
-    /// The present primary.
     fn last(&self) -> u16 {
         self.list().last().expect("there was one from the start").1
     }
 
-    /// The primary at that moment.
     fn at(&self, moment: Moment) -> u16 {
         let list = self.list();
         list.iter().rev().find(|(since, _)| *since <= moment).expect("there was one from the start").1
@@ -282,7 +234,6 @@ fn follow(sentinel: &Server, doors: &[(u16, u16)], primary: &Mutex<Option<u16>>,
     }
 }
 
-/// What was done to a primary.
 struct Strike {
     killed: bool,
     /// From here on the replicas, or one of them, did not receive everything.
@@ -314,9 +265,9 @@ fn strike(
     wait_so_long(FAILOVER_TAKES, "both replicas to follow", || {
         // On a busy machine the Sentinels may replace a primary that was not struck.
         old = primary(nodes, reigns);
-        online_replicas(&nodes[old]) == 2
+        nodes[old].replicas() == 2
     });
-    let replicas = [(old + 1) % 3, (old + 2) % 3].map(|number| nodes[number].source);
+    let replicas = [(old + 1) % 3, (old + 2) % 3].map(source);
     thread::sleep(Duration::from_millis(dice.random_range(1000..=2500)));
 
     let unheard_from = Moment::now();
@@ -359,58 +310,46 @@ fn strike(
     thread::sleep(Duration::from_millis(dice.random_range(100..=1000)));
     if killed {
         // Not before: it comes up with nothing, and clients must not take it for the primary.
-        let port = nodes[old].server.port();
-        nodes[old].server.start();
-        assert_eq!(nodes[old].server.port(), port, "somebody has taken its port");
+        nodes[old].start_again();
     }
     nodes[old].follow(&nodes[new]);
     Strike { killed, unheard_from, at }
 }
 
-fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: &mut Report) {
-    let name = |what: &str| format!("WAIT {confirm}: {what}");
-    saw.answers.iter().for_each(|(answer, count)| report.add(&name(&format!("answered {answer}")), *count));
+fn judge_reigns(confirm: &str, strikes: &[Strike], reigns: &Reigns, mut saw: Saw, report: &mut Report) {
+    let all = saw.grants.len();
     let by_the_primary = |grant: &Grant| reigns.at(grant.told) == grant.node;
-    let (counted, deposed): (Vec<Grant>, Vec<Grant>) = saw.grants.iter().cloned().partition(by_the_primary);
-    let killed = strikes.iter().filter(|strike| strike.killed).count() as u64;
-    report.add(&name("primaries killed"), killed);
-    report.add(&name("primaries stopped"), strikes.len() as u64 - killed);
-    report.add(&name("grants"), counted.len() as u64);
-    report.add(&name("grants of deposed primaries, not counted"), deposed.len() as u64);
-    // A client that does not rely on a hold has its fence nevertheless.
-    let unconfirmed = saw.unconfirmed.iter().filter(|grant| by_the_primary(grant)).cloned();
-    let fenced: Vec<Grant> = counted.iter().cloned().chain(unconfirmed).collect();
-    report.add(&name("fences compared"), fenced.len() as u64);
-    report.violations(history::fences_back(&fenced).iter().map(|pair| name(&format!("fences back: {pair:?}"))));
-    report.violations(history::fences_repeated(&fenced).iter().map(|pair| name(&format!("fence repeated: {pair:?}"))));
-    report.violations(saw.too_early.iter().map(|request| name(&format!("null before its time: {request}"))));
-
-    let lost = history::lost(&counted);
-    report.add(&name("denied to their owners"), lost.len() as u64);
-    let twice = history::held_twice(&counted);
-    report.add(&name("held twice"), twice.len() as u64);
+    saw.grants.retain(by_the_primary);
+    saw.unconfirmed.retain(by_the_primary);
+    let killed = strikes.iter().filter(|strike| strike.killed).count();
     // The next primary may even be one that was still copying from the one before: nothing is promised then.
     let unasked = reigns.unasked(strikes);
-    report.add(&name("failovers nobody asked for"), unasked.len() as u64);
-    let by_itself = |from: Moment, to: Moment| unasked.iter().any(|at| from < *at && *at < to);
-    for pair in &twice {
-        let cause = strikes.iter().find(|strike| strike.may_have_lost(pair.0, pair.1));
-        match cause {
-            _ if by_itself(pair.0.told, pair.1.told) => {
-                report.add(&name("held twice after a failover nobody asked for"), 1)
+    for (figure, count) in [
+        ("primaries killed", killed),
+        ("primaries stopped", strikes.len() - killed),
+        ("grants of deposed primaries, not counted", all - saw.grants.len()),
+        ("fences compared", saw.grants.len() + saw.unconfirmed.len()),
+        ("failovers nobody asked for", unasked.len()),
+    ] {
+        report.add(figure, count as u64);
+    }
+    judge(report, &saw, &[], |wrong: &Wrong| {
+        let (from, to) = wrong.between;
+        let by_itself = unasked.iter().any(|at| from < *at && *at < to);
+        match wrong.name {
+            TWICE | DENIED if by_itself => Some(", after a failover nobody asked for"),
+            TWICE => {
+                let strike = strikes.iter().find(|strike| strike.may_have_lost(wrong.grants[0], wrong.grants[1]));
+                let how = if strike?.killed { ", after a kill" } else { ", after a stop" };
+                matches!(confirm, "0" | "1").then_some(how)
             }
-            Some(strike) if matches!(confirm, "0" | "1") => {
-                let how = if strike.killed { "held twice after a kill" } else { "held twice after a stop" };
-                report.add(&name(how), 1);
-            }
-            _ => report.violation(name(&format!("held twice: {pair:?}"))),
+            DENIED => (confirm != "2").then_some(""),
+            // The primary was stopped.
+            UNANSWERED => Some(""),
+            _ => None,
         }
-    }
-    if confirm == "2" {
-        let promised = lost.iter().filter(|grant| !by_itself(grant.told, grant.lease_ends));
-        report.violations(promised.map(|grant| name(&format!("lost: {grant:?}"))));
-    }
-    let longest = twice.iter().map(|pair| history::overlap_ms(*pair)).max().unwrap_or_default();
-    report.add(&name("held twice, longest ms"), longest);
-    report.add(&name("traces of lost grants"), (lost.len() + twice.len()) as u64);
+    });
+    let longest = history::held_twice(&saw.grants).into_iter().map(history::overlap_ms).max().unwrap_or_default();
+    report.most("longest of these, ms", longest);
+    report.most("traces of lost grants", report.total(&LOSSES));
 }

@@ -93,13 +93,12 @@ const EVIDENCE: [&str; 40] = [
     "subscriptions killed",
 ];
 
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "history",
     about: "Checks the histories of 32 clients on 9 locks; a round is 5 s",
     rounds: "4",
-    more: Vec::new,
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
@@ -108,10 +107,9 @@ fn play(options: &Options, report: &mut Report) {
     for round in 0..options.rounds {
         play_round(round, &server, options.seed, &mut dice, report);
     }
-    EVIDENCE.iter().for_each(|figure| report.must_see(figure));
+    report.must_see(EVIDENCE);
 }
 
-/// One round, and the judgement on it.
 fn play_round(round: u64, server: &Server, seed: u64, dice: &mut StdRng, report: &mut Report) {
     let mut conn = server.connect();
     let end = Moment::now().after_ms(LOAD_MS);

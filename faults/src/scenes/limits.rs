@@ -10,7 +10,7 @@
 use crate::caller::{Answer, Asking, Caller};
 use crate::crowd::Crowd;
 use crate::history::Moment;
-use crate::judge::{judge, judge_fences};
+use crate::judge::{LOSSES, judge_as};
 use crate::look::{wait_in_line, waiting};
 use crate::options::{Options, Scene};
 use crate::report::Report;
@@ -30,7 +30,6 @@ const BRIEF_MS: u64 = 400;
 /// So much of the time, in percent, a server may be busy that only has to refuse: with the clients here it is a few.
 const BUSY_MAX: u64 = 30;
 
-/// What is wrong with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     FullMemory,
@@ -110,13 +109,12 @@ impl State {
     }
 }
 
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "limits",
     about: "Servers that may not write, or are full, while clients lock and wait",
     rounds: "2",
-    more: Vec::new,
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
@@ -134,18 +132,16 @@ fn play(options: &Options, report: &mut Report) {
             let mut stage = Stage { server: &server, replica: &replica, state, number, witness, report };
             let ((), saw) = crowd.during(options, || stage.play());
             let what = format!("{state:?}");
-            match state {
-                // Locks are taken from their holders.
-                State::FullMemoryAllKeys => judge_fences(report, &what, &saw),
-                _ => judge(report, &what, &saw),
-            }
-            report.must_see(&format!("{what}: granted"));
-            report.must_see(&format!("{what}: error {}", state.code()));
+            // There locks are taken from their holders.
+            let evicts = state == State::FullMemoryAllKeys;
+            judge_as(report, &what, &saw, |wrong| (evicts && LOSSES.contains(&wrong.name)).then_some(", evicted"));
+            let answers = ["granted".to_owned(), format!("error {}", state.code())];
+            report.must_see(answers.map(|answer| format!("{what}: answered {answer}")));
         }
         survive(&mut server, report);
         replica.catch_up(&server);
     }
-    report.must_see("leases that were over while nothing could end");
+    report.must_see(["leases that were over while nothing could end"]);
 }
 
 /// Nothing is left behind, and what is held is in the file.
@@ -286,7 +282,6 @@ impl Stage<'_> {
         wait_for("the clients to be granted locks", || granted(conn) > before + 10);
     }
 
-    /// Waits for a lock that is held.
     fn wait(&self, key: &str, block_ms: u64) -> Asking {
         let request = format!("LOCK.ACQUIRE {key} next PX 20 BLOCK {block_ms}");
         wait_in_line(self.server, key, request, PATIENCE, PATIENCE)

@@ -16,12 +16,10 @@
 //! A round is so many seconds with clients of each library.
 
 mod agent;
-mod client;
 mod nodes;
 
 use self::agent::{LEASE_MS, Library, Pace, QUEUE_MS, Stage, start};
 use self::nodes::{BUSY, Fault, NODES, Nodes, dice};
-pub use self::{agent::AGENT, client::agent};
 use crate::agents::Process;
 use crate::history::{Grant, fences_back, fences_repeated, held_twice};
 use crate::options::{Options, Scene};
@@ -36,9 +34,6 @@ use testbed::{Signal, wait_for};
 
 /// How many clients there are at each moment.
 const CLIENTS: u64 = 5;
-/// What is under way when something is stopped depends on the machine. So a run that could not have shown a violation
-/// is repeated, so often at most.
-const ATTEMPTS: u64 = 3;
 /// A holder that is stopped stays so until another has written, but no longer than this beyond its lease: the place of
 /// a stopped client in the queue, and the lease of one that was killed with the lock.
 const OVERTAKEN_MS: u64 = QUEUE_MS + 2 * LEASE_MS;
@@ -54,112 +49,96 @@ const PLAIN: u64 = 3;
 /// So many more are allowed where a node is away.
 const MORE_MAX: u64 = 2;
 
-/// What the command line says.
-struct Plan<'o> {
-    options: &'o Options,
-    seconds: u64,
-    grace_ms: u64,
-    faults: Vec<Fault>,
-}
-
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "quorum",
     about: "Takes one lock over five servers, breaks one server at a time, and looks for two that hold it",
-    rounds: "1",
+    variants: ("library", "Whose clients", &Library::NAMES),
+    usual: Library::OURS,
     more: arguments,
+    attempts: 3,
     play,
+    ..Scene::PLAIN
 };
 
 fn arguments() -> Vec<Arg> {
-    let names = |name, help, values: Vec<&'static str>| {
-        Arg::new(name).long(name).help(help).value_parser(values).action(ArgAction::Append)
-    };
     let number = |name, help, default| {
         Arg::new(name).long(name).help(help).value_parser(value_parser!(u64)).default_value(default)
     };
+    let faults = Fault::NAMES.map(|(name, _)| name).to_vec();
     vec![
         number("seconds", "How long the faults of a round go on, with each library", "8"),
         number("grace", "lock.grace-ms of the nodes that save nothing", "2000"),
-        names("library", "Whose clients", Library::NAMES.map(|(name, _)| name).to_vec()),
-        names("fault", "What happens to nodes", Fault::NAMES.map(|(name, _)| name).to_vec()),
+        Arg::new("fault").long("fault").help("What happens to nodes").value_parser(faults).action(ArgAction::Append),
     ]
 }
 
+/// All rounds with clients of one library.
 fn play(options: &Options, report: &mut Report) {
-    let (libraries, faults) = (options.all("library"), options.all("fault"));
-    let is_hit = |name: &str| faults.is_empty() || faults.contains(&name);
-    let faults = Fault::NAMES.into_iter().filter(|(name, _)| is_hit(name)).map(|(_, fault)| fault).collect();
-    let (seconds, grace_ms) = (options.number("seconds"), options.number("grace"));
-    let plan = Plan { options, seconds, grace_ms, faults };
-    for (name, library) in Library::NAMES {
-        if if libraries.is_empty() { library.is_ours() } else { libraries.contains(&name) } {
-            plan.run(library, report);
-        }
+    let library = Library::named(options.variant);
+    for round in 0..options.rounds {
+        let mut nodes = Nodes::start(options.number("grace"), &mut dice(options, round, 0));
+        let play = Play { options, round, library };
+        play.disturbed(&mut nodes, report);
+        play.counted(&mut nodes, report);
+    }
+    // With fewer holds than one in two seconds it has shown little.
+    report.must_reach("holds", (options.rounds * options.number("seconds") / 2).max(1));
+    if library.is_ours() {
+        report.must_see(["clients stopped while they held", "old writers: writes refused"]);
     }
 }
 
-impl Plan<'_> {
-    /// All rounds with clients of one library, and more if they show too little.
-    fn run(&self, library: Library, report: &mut Report) {
-        let name = library.name();
-        let mut evidence = vec!["holds"];
-        if library.is_ours() {
-            evidence.extend(["clients stopped while they held", "old writers: writes refused"]);
-        }
-        let evidence: Vec<String> = evidence.iter().map(|figure| format!("{name}: {figure}")).collect();
-        for attempt in 0..ATTEMPTS {
-            for round in 0..self.options.rounds {
-                let round = attempt * self.options.rounds + round;
-                let mut nodes = Nodes::start(self.grace_ms, &mut dice(self.options, round, 0));
-                self.disturbed(round, library, &mut nodes, report);
-                self.counted(round, library, &mut nodes, report);
-            }
-            if report.violation_count() > 0 || evidence.iter().all(|figure| report.figure(figure) > 0) {
-                break;
-            }
-        }
-        evidence.iter().for_each(|figure| report.must_see(figure));
-        // With fewer holds than one in two seconds it has shown little.
-        report.must_reach(&evidence[0], self.options.rounds * self.seconds / 2);
+/// One round.
+struct Play<'o> {
+    options: &'o Options,
+    round: u64,
+    library: Library,
+}
+
+impl Play<'_> {
+    fn dice(&self, party: u64) -> StdRng {
+        dice(self.options, self.round, party)
     }
 
     /// Clients work while nodes and clients suffer.
-    fn disturbed(&self, round: u64, library: Library, nodes: &mut Nodes, report: &mut Report) {
-        let pace = Pace::Work(Box::new(Mutex::new(dice(self.options, round, 1))));
-        let scene = Stage::new(library, nodes.urls(), pace);
-        let mut crew = Crew { scene, processes: Vec::new(), started: 0, dice: dice(self.options, round, 2) };
+    fn disturbed(&self, nodes: &mut Nodes, report: &mut Report) {
+        let library = self.library;
+        let scene = Stage::new(library, nodes.urls(), Pace::Work(Box::new(Mutex::new(self.dice(1)))));
+        let mut crew = Crew { scene, processes: Vec::new(), started: 0, dice: self.dice(2) };
         (0..CLIENTS).for_each(|_| crew.start());
         wait_for("the first hold", || !crew.scene.record().holds.is_empty());
-        let ends = Instant::now() + Duration::from_secs(self.seconds);
-        let (mut of_nodes, calm) = (Report::default(), AtomicBool::new(false));
-        thread::scope(|scope| {
-            let mut dice = dice(self.options, round, 3);
-            let (nodes, of_nodes, calm) = (&mut *nodes, &mut of_nodes, &calm);
-            scope.spawn(move || nodes.disturb((library.name(), &self.faults), ends, calm, &mut dice, of_nodes));
+        let ends = Instant::now() + Duration::from_secs(self.options.number("seconds"));
+        let named = self.options.all("fault");
+        let is_hit = |name: &&str| named.is_empty() || named.contains(name);
+        let faults: Vec<_> = Fault::NAMES.iter().filter(|(name, _)| is_hit(name)).map(|(_, fault)| *fault).collect();
+        let calm = AtomicBool::new(false);
+        let of_nodes = thread::scope(|scope| {
+            let mut dice = self.dice(3);
+            let (nodes, calm) = (&mut *nodes, &calm);
+            let of_nodes = scope.spawn(move || nodes.disturb(&faults, ends, calm, &mut dice));
             crew.disturb(ends, calm, report);
+            of_nodes.join().expect("does not panic")
         });
-        report.add_all(of_nodes);
+        of_nodes.iter().for_each(|fault| report.add(&format!("nodes: {fault}"), 1));
         crew.end(report);
         if library.is_ours() {
-            report.violations(nodes.orphans().into_iter().map(|orphan| format!("{}: {orphan}", library.name())));
+            report.violations(nodes.orphans());
         } else {
             thread::sleep(Duration::from_millis(LEASE_MS));
         }
         let record = crew.scene.record();
         let holds: Vec<Grant> = record.holds.values().cloned().collect();
         judge(library, &holds, report);
-        record.counts.iter().for_each(|(what, count)| report.add(&format!("{}: {what}", library.name()), *count));
-        report.violations(record.violations.iter().map(|text| format!("{}: {text}", library.name())));
+        report.add_all(&record.counts);
+        report.violations(record.violations.iter().cloned());
     }
 
     /// One client alone, first with all nodes, then with all but one.
-    fn counted(&self, round: u64, library: Library, nodes: &mut Nodes, report: &mut Report) {
-        let mut dice = dice(self.options, round, 4);
+    fn counted(&self, nodes: &mut Nodes, report: &mut Report) {
+        let mut dice = self.dice(4);
         nodes.await_graces();
-        let scene = Stage::new(library, nodes.urls(), Pace::Step(Mutex::default()));
+        let scene = Stage::new(self.library, nodes.urls(), Pace::Step(Mutex::default()));
         let process = start(&scene, 0);
-        let name = library.name();
         let all = requests(nodes, &scene, None, "all nodes", report);
         let ways = [Fault::Kept, Fault::Stopped, Fault::CutOff];
         // Clients wait in line at the first node, so that is one of them.
@@ -170,9 +149,9 @@ impl Plan<'_> {
             nodes.take_away(away, how, false);
             nodes.await_graces();
             let most = all.map(|all| all.max(PLAIN) + MORE_MAX);
-            if library.is_ours() && fewer.is_none_or(|fewer| Some(fewer) > most) {
+            if self.library.is_ours() && fewer.is_none_or(|fewer| Some(fewer) > most) {
                 let text = format!("{fewer:?} requests to a node for a hold, and {all:?} with all nodes");
-                report.violation(format!("{name}: {which}: {text}"));
+                report.violation(format!("{which}: {text}"));
             }
         }
         scene.goes_on.store(false, Ordering::Relaxed);
@@ -201,11 +180,10 @@ fn requests(nodes: &mut Nodes, scene: &Stage, away: Option<usize>, which: &str, 
             counts.extend(before.iter().zip(&after).map(|(before, after)| after - before).max());
         }
     }
-    let name = scene.library.name();
-    report.add(&format!("{name}: alone, {which}: holds of {STEPS} attempts"), counts.len() as u64);
+    report.add(&format!("alone, {which}: holds of {STEPS} attempts"), counts.len() as u64);
     counts.sort_unstable();
     let middle = counts.get(counts.len() / 2).copied();
-    report.most(&format!("{name}: alone, {which}: requests to a node for each"), middle.unwrap_or_default());
+    report.most(&format!("alone, {which}: requests to a node for each"), middle.unwrap_or_default());
     middle
 }
 
@@ -242,7 +220,6 @@ impl Crew {
     /// Stops clients beyond their leases, up to two at once, and kills some.
     /// A holder stays stopped until another client has written: so its next write is a late one.
     fn disturb(&mut self, ends: Instant, calm: &AtomicBool, report: &mut Report) {
-        let name = self.scene.library.name();
         let mut stopped: Vec<Stopped> = Vec::new();
         while Instant::now() < ends || !stopped.is_empty() {
             thread::sleep(Duration::from_millis(5));
@@ -259,14 +236,14 @@ impl Crew {
                 // Dropped, and so killed.
                 self.processes.retain(|process| process.client != client);
                 self.start();
-                report.add(&format!("{name}: clients killed {which}"), 1);
+                report.add(&format!("clients killed {which}"), 1);
             } else {
                 self.process(client).signal(Signal::STOP);
                 let time = Duration::from_millis(LEASE_MS + self.dice.random_range(200..=1_200));
                 let until = Instant::now() + time;
                 let at_most = if holds { until + Duration::from_millis(OVERTAKEN_MS) } else { until };
                 stopped.push(Stopped { client, until, at_most });
-                report.add(&format!("{name}: clients stopped {which}"), 1);
+                report.add(&format!("clients stopped {which}"), 1);
             }
         }
     }
@@ -293,7 +270,7 @@ impl Crew {
         self.scene.goes_on.store(false, Ordering::Relaxed);
         for process in &mut self.processes {
             if !process.ends_within(BUSY) {
-                report.violation(format!("{}: client {} does not end well", self.scene.library.name(), process.client));
+                report.violation(format!("client {} does not end well", process.client));
             }
         }
         self.processes.clear();
@@ -301,7 +278,6 @@ impl Crew {
 }
 
 fn judge(library: Library, holds: &[Grant], report: &mut Report) {
-    let name = library.name();
     // A client may sleep right after the grant: then its hold was never valid, but has its fence.
     let fenced: Vec<Grant> = holds.iter().filter(|hold| hold.fence > 0).cloned().collect();
     let valid: Vec<Grant> = fenced.iter().filter(|hold| hold.told < hold.held_until()).cloned().collect();
@@ -311,12 +287,12 @@ fn judge(library: Library, holds: &[Grant], report: &mut Report) {
         ("fences repeated", fences_repeated(&fenced)),
     ];
     for (what, pairs) in found {
-        report.add(&format!("{name}: {what}"), pairs.len() as u64);
-        for (one, other) in pairs.iter().take(if library.is_ours() { 0 } else { SHOWN_MAX }) {
-            println!("{name}: {what}: {one:?}; {other:?}");
-        }
+        report.add(what, pairs.len() as u64);
+        let texts = pairs.iter().map(|(one, other)| format!("{what}: {one:?}; {other:?}"));
         if library.is_ours() {
-            report.violations(pairs.iter().map(|(one, other)| format!("{name}: {what}: {one:?}; {other:?}")));
+            report.violations(texts);
+        } else {
+            texts.take(SHOWN_MAX).for_each(|text| println!("{text}"));
         }
     }
 }

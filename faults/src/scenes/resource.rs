@@ -10,7 +10,7 @@
 mod kills;
 
 use crate::caller::{Answer, Caller};
-use crate::options::{Choice, Options, Scene};
+use crate::options::{Options, Scene};
 use crate::report::Report;
 use crate::resource::Resource;
 use rand::{RngExt, rngs::StdRng};
@@ -25,50 +25,41 @@ const CLIENTS: u64 = 16;
 const HALF_ROUND: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-const DATA: Choice = Choice {
-    name: "data",
-    help: "Where the data lie that the locks protect; in Redis, also with primaries that are killed",
-    values: &["outside", "redis", "redis-with-kills"],
-};
-
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "resource",
     about: "Clients that are late write to a storage that looks at fences, or by LOCK.GUARD",
-    rounds: "1",
-    more: || vec![DATA.arg()],
+    variants: (
+        "data",
+        "Where the data lie that the locks protect; in Redis, also with primaries that are killed",
+        &["outside", "redis", "redis-with-kills"],
+    ),
+    attempts: 3,
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
+    let in_redis = match options.variant {
+        "redis-with-kills" => return kills::play(options, report),
+        data => data == "redis",
+    };
     let server = Server::new();
-    for data in options.chosen(&DATA) {
-        if data == "redis-with-kills" {
-            kills::run(options, report);
-            continue;
+    for (round, is_safe) in (0..options.rounds).flat_map(|round| [(round, true), (round, false)]) {
+        run(&server, options, round, (in_redis, is_safe), report);
+    }
+    let [safe, other] = if in_redis { ["guarded", "not guarded"] } else { ["with fences", "without fences"] };
+    for what in ["updates lost", "values changed under a reader"] {
+        let seen = report.figure(&format!("{safe}: {what}"));
+        if seen > 0 {
+            report.violation(format!("{safe}: {what}: {seen}"));
         }
-        for round in 0..options.rounds {
-            for is_safe in [true, false] {
-                run(&server, options, round, (data == "redis", is_safe), report);
-            }
-        }
-        let [safe, unsafe_] =
-            if data == "redis" { ["guarded", "not guarded"] } else { ["with fences", "without fences"] };
-        for what in ["updates lost", "values changed under a reader"] {
-            let seen = report.figure(&format!("{safe}: {what}"));
-            if seen > 0 {
-                report.violation(format!("{safe}: {what}: {seen}"));
-            }
-        }
-        report.must_see(&format!("{safe}: refused as too late"));
-        report.must_see(&format!("{unsafe_}: updates lost"));
-        if data == "outside" {
-            report.must_see("without fences: values changed under a reader");
-        }
+    }
+    report.must_see([&*format!("{safe}: refused as too late"), &format!("{other}: updates lost")]);
+    if !in_redis {
+        report.must_see(["without fences: values changed under a reader"]);
     }
 }
 
-/// Half a round.
 fn run(server: &Server, options: &Options, round: u64, (in_redis, is_safe): (bool, bool), report: &mut Report) {
     let storage: Storage =
         std::array::from_fn(|_| Mutex::new(Counter { looks_at_fences: is_safe, ..Counter::default() }));
@@ -91,7 +82,6 @@ fn run(server: &Server, options: &Options, round: u64, (in_redis, is_safe): (boo
     tell(report, server, data, &counts);
 }
 
-/// Where the data lie.
 #[derive(Clone, Copy)]
 enum Data<'s> {
     /// In a storage of their own.
@@ -130,7 +120,6 @@ impl Counter {
     }
 }
 
-/// What a client saw.
 #[derive(Debug, Default)]
 struct Counts {
     acknowledged: u64,

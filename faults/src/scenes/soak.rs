@@ -8,20 +8,16 @@
 //! the end nothing is left: no lock, no waiter, no memory. What is saved comes back in a fresh server.
 
 mod agents;
-mod client;
 mod ending;
 mod heart;
 mod kind;
 mod operator;
 mod record;
 mod servers;
-mod tls;
 
 use self::agents::{Phase, Stage, start};
-pub use self::client::{INSIDE, inside, rust, starter};
 use self::heart::Heart;
 use self::kind::Kind;
-pub use self::kind::{PROGRAM, RUST};
 use self::operator::Operator;
 use self::servers::{Node, Programs, Servers};
 use crate::agents::{Process, boot_us};
@@ -68,7 +64,6 @@ const MUST_SEE: [&str; 12] = [
 /// Those that somebody heard.
 const MESSAGES: &str = "messages of one server";
 
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "soak",
     about: "Clients of all kinds, failovers, upgrades, kills; nothing is held twice, and nothing is left; a round is a minute",
@@ -78,6 +73,7 @@ pub const SCENE: Scene = Scene {
         vec![old.help("The module to begin with; it is upgraded to the present one")]
     },
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
@@ -101,7 +97,7 @@ fn play(options: &Options, report: &mut Report) {
     let waits = run.play(&stage);
     let mut record = stage.record();
     println!("{}", ending::summary(&record, begun.elapsed().as_secs() / 60, waits));
-    must_see().for_each(|figure| record.report.must_see(&figure));
+    record.report.must_see(must_see());
     *report = std::mem::take(&mut record.report);
     if report.is_fine() {
         std::fs::remove_dir_all(&dir).expect("our own directory");
@@ -122,7 +118,6 @@ fn cli_of(server: &Path) -> PathBuf {
     server.with_file_name(name)
 }
 
-/// One run.
 struct Run<'p> {
     options: &'p Options,
     begun: Instant,

@@ -46,20 +46,19 @@ const EVIDENCE: [&str; 19] = [
     "PEXPIRE served",
 ];
 
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "stream",
     about: "Checks what a server sends to its replicas; a round is 5 s",
     rounds: "4",
-    more: Vec::new,
     play,
+    ..Scene::PLAIN
 };
 
 fn play(options: &Options, report: &mut Report) {
     for round in 0..options.rounds {
         play_round(round, options, report);
     }
-    EVIDENCE.iter().for_each(|figure| report.must_see(figure));
+    report.must_see(EVIDENCE);
 }
 
 fn play_round(round: u64, options: &Options, report: &mut Report) {

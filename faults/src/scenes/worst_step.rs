@@ -25,13 +25,13 @@ const SAMPLES_MIN: usize = 5;
 /// In a short run a row is above its bound only if each of so many samples is.
 const SAMPLES_SHORT: usize = 10;
 
-/// This scene.
 pub const SCENE: Scene = Scene {
     name: "worst_step",
     about: "The longest uninterrupted step of the server, for the worst that a client builds",
     rounds: "5",
     more: arguments,
     play,
+    ..Scene::PLAIN
 };
 
 fn arguments() -> Vec<Arg> {
@@ -61,7 +61,6 @@ fn play(options: &Options, report: &mut Report) {
     report.must_reach("rows", (chosen.len() * servers.len()) as u64);
 }
 
-/// What was found on one server.
 struct Column {
     server: String,
     pairs_us: u64,
@@ -171,7 +170,6 @@ fn ms(us: u64) -> String {
     format!("{}.{} ms", us / 1_000, us % 1_000 / 100)
 }
 
-/// The server's name and version.
 fn version(conn: &mut Client) -> String {
     let text: String = conn.get(&["INFO", "server"]);
     // Valkey says which Redis it is like, too.

@@ -9,7 +9,8 @@
 
 use super::map::{Map, SLOTS, is_primary};
 use crate::crowd::{Crowd, Stop};
-use crate::history::{self, Grant, Moment};
+use crate::history::{Grant, Moment};
+use crate::judge::{TWICE, answers, count, fences, holds, tell};
 use crate::options::Options;
 use crate::report::Report;
 use crate::worker::{Habits, Saw};
@@ -28,28 +29,12 @@ const LEASE_MS_MAX: u64 = 2_500;
 /// As docs/operations/failover.md says.
 const GRACE_MS: u64 = LEASE_MS_MAX + NODE_TIMEOUT_MS;
 
+/// Grants of primaries that had a successor.
+const DEPOSED: &str = "grants of deposed primaries";
 /// Holds of a deposed primary that ended within the last second before the grace did, or later.
 const BARELY: &str = "holds that a grace one second shorter would not outlast";
 
-/// What a few rounds show depends on who asks which node when. A run that could not have shown a violation is repeated,
-/// so often at most.
-const ATTEMPTS: u64 = 3;
-
-/// All rounds, and more if they show too little.
 pub fn run(options: &Options, has_grace: bool, report: &mut Report) {
-    let name = if has_grace { "cut off, with grace" } else { "cut off" };
-    let evidence = ["grants of deposed primaries", if has_grace { BARELY } else { "held twice" }];
-    let evidence = evidence.map(|figure| format!("{name}: {figure}"));
-    for attempt in 0..ATTEMPTS {
-        rounds(options, (name, has_grace), attempt, report);
-        if evidence.iter().all(|figure| report.figure(figure) > 0) {
-            break;
-        }
-    }
-    evidence.iter().for_each(|figure| report.must_see(figure));
-}
-
-fn rounds(options: &Options, (name, has_grace): (&str, bool), attempt: u64, report: &mut Report) {
     let net = Net::start(if has_grace { GRACE_MS } else { 0 });
     let clients = clients();
     let keys = &clients[0].1.keys;
@@ -58,7 +43,7 @@ fn rounds(options: &Options, (name, has_grace): (&str, bool), attempt: u64, repo
     let patience = Duration::from_secs(5);
     let keeping = Crowd { number: 1, clients: &clients, patience, place: &old_place };
     let turning = Crowd { number: 2, clients: &clients, patience, place: &place };
-    let mut dice = options.dice(attempt * 2 + u64::from(has_grace));
+    let mut dice = options.dice(u64::from(has_grace));
     let [goes_on, is_cut] = [AtomicBool::new(true), AtomicBool::new(false)];
     let on = || goes_on.load(Ordering::Relaxed);
     let ((cuts, one), other) = thread::scope(|scope| {
@@ -72,7 +57,8 @@ fn rounds(options: &Options, (name, has_grace): (&str, bool), attempt: u64, repo
             })
         })
     });
-    judge(name, has_grace, &cuts, &crate::worker::together([one, other]), report);
+    judge_cuts(has_grace, &cuts, &crate::worker::together([one, other]), report);
+    report.must_see([DEPOSED, if has_grace { BARELY } else { "held twice, by a primary that was cut off" }]);
 }
 
 /// Most hold until the lease ends, or longer.
@@ -95,7 +81,6 @@ struct Net {
     nodes: Vec<Doors>,
 }
 
-/// In front of a node.
 struct Doors {
     /// For clients and replicas.
     front: Proxy,
@@ -137,7 +122,6 @@ impl Net {
         net
     }
 
-    /// Where clients find the nodes.
     fn ports(&self) -> Vec<u16> {
         self.nodes.iter().map(|doors| doors.front.port()).collect()
     }
@@ -215,12 +199,10 @@ impl Net {
     }
 }
 
-/// A primary was cut off.
 #[derive(Debug)]
 struct Cut {
     /// Its port, as clients know it.
     old: u16,
-    /// That of its successor.
     new: u16,
     /// Its replica has all that was granted before.
     from: Moment,
@@ -261,44 +243,27 @@ impl Cut {
     }
 }
 
-fn judge(name: &str, has_grace: bool, cuts: &[Cut], saw: &Saw, report: &mut Report) {
-    let name = |what: &str| format!("{name}: {what}");
+fn judge_cuts(has_grace: bool, cuts: &[Cut], saw: &Saw, report: &mut Report) {
+    count(report, saw);
     let any = |judge: fn(&Cut, &Grant) -> bool, grant: &Grant| cuts.iter().any(|cut| judge(cut, grant));
-    let grants = &saw.grants;
-    let (deposed, counted): (Vec<Grant>, Vec<Grant>) =
-        grants.iter().cloned().partition(|grant| any(Cut::is_deposed, grant));
-    let (lost, twice) = (history::lost(grants), history::held_twice(grants));
-    let too_late = deposed.iter().filter(|grant| any(Cut::is_too_late, grant)).count();
-    let barely = deposed.iter().filter(|grant| any(Cut::barely_ends, grant)).count();
-    for (what, count) in [
-        ("primaries cut off", cuts.len()),
-        ("grants", grants.len()),
-        ("grants of deposed primaries", deposed.len()),
-        ("grants of deposed primaries after cluster-node-timeout", too_late),
-        (BARELY, barely),
-        ("denied to their owners", lost.len()),
-        ("held twice", twice.len()),
-        ("traces of lost grants", lost.len() + twice.len()),
-    ] {
-        report.add(&name(what), count as u64);
-    }
-    saw.answers.iter().for_each(|(answer, count)| report.add(&name(&format!("answered {answer}")), *count));
-    for pair in &twice {
-        let is = |judge| any(judge, pair.0) || any(judge, pair.1);
-        if has_grace && is(Cut::is_too_late) {
-            report.add(&name("held twice, granted after cluster-node-timeout"), 1);
-        } else if has_grace || !is(Cut::may_have_lost) {
-            report.violation(name(&format!("held twice: {pair:?}")));
+    let mut concerned = |figure: &str, judge| {
+        report.add(figure, saw.grants.iter().filter(|grant| any(judge, grant)).count() as u64);
+    };
+    concerned(DEPOSED, Cut::is_deposed);
+    concerned("grants of deposed primaries after cluster-node-timeout", Cut::is_too_late);
+    concerned(BARELY, Cut::barely_ends);
+    report.add("primaries cut off", cuts.len() as u64);
+    tell(report, holds(&saw.grants, &[]), |wrong| {
+        let is = |judge| wrong.grants.iter().any(|grant| any(judge, grant));
+        match (wrong.name, has_grace) {
+            (TWICE, true) => is(Cut::is_too_late).then_some(", granted after cluster-node-timeout"),
+            (TWICE, false) => is(Cut::may_have_lost).then_some(", by a primary that was cut off"),
+            _ => is(Cut::may_deny).then_some(""),
         }
-    }
-    let unexplained = lost.iter().filter(|grant| !any(Cut::may_deny, grant));
-    report.violations(unexplained.map(|grant| name(&format!("denied to its owner: {grant:?}"))));
+    });
     // A deposed primary does not know of its successor's.
-    report.violations(history::fences_back(&counted).iter().map(|pair| name(&format!("fences back: {pair:?}"))));
-    let repeated = history::fences_repeated(&counted);
-    report.violations(repeated.iter().map(|pair| name(&format!("fence repeated: {pair:?}"))));
-    report.violations(saw.too_early.iter().map(|request| name(&format!("null before its time: {request}"))));
-    report.violations(saw.forgotten.iter().map(|request| name(&format!("never answered: {request}"))));
+    let counted: Vec<Grant> = saw.grants.iter().filter(|grant| !any(Cut::is_deposed, grant)).cloned().collect();
+    tell(report, [fences(&counted), answers(saw)].concat(), |_| None);
 }
 
 #[cfg(test)]
@@ -319,7 +284,7 @@ mod tests {
     fn violations_in(has_grace: bool, grants: Vec<Grant>) -> usize {
         let cut = Cut { old: 1, new: 2, from: ms(10_000), promoted: ms(10_500), to: ms(13_000) };
         let mut report = Report::default();
-        judge("", has_grace, &[cut], &Saw { grants, ..Saw::default() }, &mut report);
+        judge_cuts(has_grace, &[cut], &Saw { grants, ..Saw::default() }, &mut report);
         report.violation_count()
     }
 

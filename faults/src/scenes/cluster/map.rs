@@ -48,7 +48,6 @@ impl Map {
         owner(&self.ranges.read().expect("nobody panics with it"), self.slots[key])
     }
 
-    /// The slots that are used.
     pub fn slots(&self) -> Vec<i64> {
         let mut slots: Vec<i64> = self.slots.values().copied().collect();
         slots.sort_unstable();
@@ -62,7 +61,6 @@ pub fn owner(ranges: &Ranges, slot: i64) -> Option<u16> {
     ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).map(|(_, _, port)| *port)
 }
 
-/// From the answer to CLUSTER SLOTS.
 pub fn ranges(value: Value) -> Ranges {
     let range = |fields: &Value| {
         let Value::Array(fields) = fields else { return None };

@@ -14,7 +14,6 @@ use std::thread;
 use std::time::Duration;
 use testbed::LockInfo;
 
-/// A hold, as its owner knows it.
 pub struct Held {
     pub key: String,
     pub owner: String,
@@ -56,7 +55,6 @@ impl Client {
         self.dice.random_range(0..100) < percent
     }
 
-    /// Lives until then.
     pub fn live(mut self, end: Moment) {
         while Moment::now() < end {
             if self.chance(20) {
@@ -89,7 +87,6 @@ impl Client {
         }
     }
 
-    /// Reads a lock.
     fn look(&mut self) {
         let key = self.lock().key;
         let (asked, answer, told) = self.line.caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
@@ -174,7 +171,6 @@ impl Client {
         self.dice.random_range(300..=2_000)
     }
 
-    /// Requests a new hold.
     fn first(&mut self, wish: &Wish) -> Result<Option<Held>, Cut> {
         let Wish { key, owner, kind, .. } = wish;
         let lease = self.lease_ms();
@@ -256,7 +252,6 @@ impl Client {
         self.saw.maybes.push(Maybe { key: key.to_owned(), owner: owner.to_owned(), asked, told, until });
     }
 
-    /// Holds nothing any more.
     fn is_over(&mut self, owner: &str, at: Moment) {
         self.saw.ends.insert(owner.to_owned(), at);
     }

@@ -18,7 +18,6 @@ use std::thread;
 use std::time::Duration;
 use testbed::{Client, Proxy, Server, wait_for};
 
-/// What was done.
 #[derive(Default)]
 pub struct Done {
     /// The stretches in which a process did not run, because it was stopped or because the machine was busy.
@@ -29,11 +28,9 @@ pub struct Done {
     pub killed: Vec<(String, Moment)>,
 }
 
-/// Disturbs the clients of a round.
 pub struct Disturber<'d> {
     server: &'d Server,
     proxies: &'d [Proxy],
-    /// Connections that are not cut.
     operator: Caller,
     eyes: Client,
     dice: &'d mut StdRng,

@@ -15,14 +15,12 @@ pub fn channel_of(name: &str) -> String {
     format!("lock:notify:{name}")
 }
 
-/// What a client hears on its channel.
 pub struct Ears {
     pub channel: String,
     news: Receiver<News>,
 }
 
 impl Ears {
-    /// Of the client with this name.
     pub fn open(port: u16, name: &str) -> Ears {
         let (to, news) = channel();
         let channel = channel_of(name);
@@ -48,7 +46,6 @@ impl Ears {
     }
 }
 
-/// What an owner hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     Nothing,

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What one client saw, or all of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Saw {
-    /// The events of each key.
     pub events: BTreeMap<String, Vec<Event>>,
     /// Stretches for which a hold was certain: one for each lease and mode.
     pub pieces: Vec<Grant>,
@@ -20,7 +19,6 @@ pub struct Saw {
     /// Owners of which it is not certain when they held: a connection was lost during a request, or they were offered
     /// the lock before they knew.
     pub uncertain: BTreeSet<String>,
-    /// How often something happened.
     pub counts: BTreeMap<String, u64>,
     /// Requests that had no answer in time.
     pub forgotten: Vec<String>,
@@ -36,22 +34,18 @@ pub struct Saw {
     pub ends: BTreeMap<String, Moment>,
     /// All owners that asked for a new hold, with QUEUE or without.
     pub places: Vec<Place>,
-    /// Owners that hold, or ask.
     pub open: BTreeMap<String, Open>,
     /// Owners that will never ask again.
     pub over: Vec<String>,
-    /// Why clients panicked.
     pub failed: Vec<String>,
 }
 
 /// An owner that holds, or asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Open {
-    /// For what.
     pub key: String,
     /// A request is under way since then.
     pub asks: Option<Moment>,
-    /// Its session.
     pub bound: Option<Bound>,
 }
 

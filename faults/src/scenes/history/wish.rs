@@ -9,7 +9,6 @@ use std::time::Duration;
 
 /// How many processes of clients there are, and how many clients each has.
 pub const PROCESSES: u64 = 4;
-/// The same.
 pub const CLIENTS: u64 = 8;
 /// How long an answer may be late, all stops taken together: a waiter without one by then is forgotten.
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -24,7 +23,6 @@ pub fn quiet_key(round: u64, seat: u64, client: u64) -> String {
     format!("r{round}.quiet{}.{client}", seat / 2)
 }
 
-/// All locks of a round.
 pub fn keys(round: u64) -> Vec<String> {
     let quiet = (0..PROCESSES).step_by(2).flat_map(|seat| [1, 5].map(|client| quiet_key(round, seat, client)));
     Lock::all_busy(round).map(|lock| lock.key).chain(quiet).collect()
@@ -63,7 +61,6 @@ impl Lock {
         self.limit.map(u64::from)
     }
 
-    /// What to ask for.
     pub fn kind(&self, dice: &mut StdRng) -> Kind {
         let writers = if self.limit.is_some() { 15 } else { 35 };
         if dice.random_range(0..100) < writers { Kind::Write } else { self.kind_beside(dice) }
@@ -93,7 +90,6 @@ pub struct Wish {
     pub key: String,
     pub owner: String,
     pub kind: Kind,
-    /// RETRY.
     pub at_least: Option<u32>,
 }
 

@@ -7,9 +7,11 @@
 use super::wires::{BYTES, LATE_MS, PATIENCE, Stage};
 use crate::audit;
 use crate::caller::{Caller, Numbered};
-use crate::history::{Grant, Moment, Release, fences_back, held_twice};
+use crate::history::{Grant, Moment, Release};
+use crate::judge::judge_as;
 use crate::places::{End, Place, Told, held_up_us, out_of_order, outstayed};
 use crate::requester::Requester;
+use crate::worker::{Saw, together};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -128,16 +130,13 @@ impl Stage<'_> {
         self.report.violations(stayed.iter().map(|(place, view)| format!("kept for too long: {place:?} in {view:?}")));
         let crowded = views.iter().filter(|view| view.holders.len() > 1);
         self.report.violations(crowded.map(|view| format!("several writers: {view:?}")));
-        let holds: Vec<Grant> = stood.iter().filter_map(|(_, stood)| stood.hold.clone()).collect();
-        self.report.violations(held_twice(&holds).iter().map(|pair| format!("line: held twice: {pair:?}")));
-        self.report.violations(fences_back(&holds).iter().map(|pair| format!("line: fences go back: {pair:?}")));
-        for (_, stood) in &stood {
-            self.report.violations(stood.forgotten.iter().map(|request| format!("line: never answered: {request}")));
-            self.report.violations(stood.too_early.iter().map(|request| format!("line: null too early: {request}")));
-        }
+        let saw = stood.iter().map(|(_, Stood { hold, forgotten, too_early, .. })| {
+            let (grants, forgotten, too_early) = (hold.iter().cloned().collect(), forgotten.clone(), too_early.clone());
+            Saw { grants, forgotten, too_early, ..Saw::default() }
+        });
+        judge_as(self.report, "line", &together(saw), |_| None);
         let lost = stood.iter().flat_map(|(_, stood)| &stood.place.asks).filter(|ask| ask.answer == Told::Unknown);
         for (figure, count) in [
-            ("line: granted", holds.len() as u64),
             ("line: requests without an answer", lost.count() as u64),
             ("line: places compared", compared),
             ("line: views of offers to owners that never came back", offers),

@@ -6,7 +6,8 @@
 use super::wires::{PATIENCE, Stage};
 use crate::caller::{Answer, Caller};
 use crate::crowd::Stop;
-use crate::history::{Grant, Moment, Release, fences_back, fences_repeated, held_twice};
+use crate::history::{Grant, Moment, Release};
+use crate::judge::{fences, holds, tell};
 use crate::news::{News, subscribe};
 use crate::witness::Witness;
 use rand::RngExt;
@@ -187,9 +188,7 @@ impl Stage<'_> {
         }
         self.report
             .add(if is_disturbed { "told: granted" } else { "told: granted by messages alone" }, grants.len() as u64);
-        self.report.violations(held_twice(&grants).iter().map(|pair| format!("told: held twice: {pair:?}")));
-        self.report.violations(fences_back(&grants).iter().map(|pair| format!("told: fences go back: {pair:?}")));
-        self.report.violations(fences_repeated(&grants).iter().map(|pair| format!("told: a fence twice: {pair:?}")));
+        tell(self.report, [holds(&grants, &[]), fences(&grants)].concat(), |_| None);
         let most_ms = if is_disturbed { QUEUE_MS / 3 } else { 0 } + TOLD_MS;
         let late = idle_for(&grants, &self.witness).into_iter().filter(|(us, _)| *us > most_ms * 1_000);
         let late: Vec<String> = late.map(|(us, next)| format!("told: free for {us} us before {next:?}")).collect();

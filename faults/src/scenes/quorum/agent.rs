@@ -1,12 +1,12 @@
 //! Processes of clients. Each takes the lock over and over with the library of its language, and says by lines what it
 //! sees. The resource is here: it answers each write.
 
-use crate::agents::{Listener, Process, boot_us};
+use crate::agents::{Line, Listener, Process, boot_us};
+use crate::client::QUORUM;
 use crate::history::{Grant, Moment, Release};
 use crate::resource::{Resource, Used};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,6 +20,7 @@ use testbed::file_from;
 pub const KEY: &str = "quorum";
 /// Of each hold, in milliseconds.
 pub const LEASE_MS: u64 = 2_000;
+const WAIT_MS: u64 = 2 * LEASE_MS;
 /// How long a place in the queue is kept without its client, with our libraries.
 pub const QUEUE_MS: u64 = 10_000;
 
@@ -35,24 +36,25 @@ pub enum Library {
 }
 
 impl Library {
-    /// By name.
-    pub const NAMES: [(&str, Library); 6] = [
-        ("rust", Library::Rust),
-        ("python", Library::Python),
-        ("python-asyncio", Library::PythonAsyncio),
-        ("pottery", Library::Pottery),
-        ("redlock-py", Library::RedlockPy),
-        ("node-redlock", Library::NodeRedlock),
+    pub const NAMES: [&str; 6] = ["rust", "python", "python-asyncio", "pottery", "redlock-py", "node-redlock"];
+    const ALL: [Library; 6] = [
+        Library::Rust,
+        Library::Python,
+        Library::PythonAsyncio,
+        Library::Pottery,
+        Library::RedlockPy,
+        Library::NodeRedlock,
     ];
+    /// The locks of so many, which come first, are those of the module.
+    pub const OURS: usize = 3;
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Library::NAMES.iter().find(|(_, library)| *library == self).expect("all have one").0
+    pub fn named(name: &str) -> Library {
+        Library::ALL[Library::NAMES.iter().position(|one| *one == name).expect("one of them")]
     }
 
-    /// Whether its locks are those of the module.
+    /// True if its locks are those of the module.
     pub fn is_ours(self) -> bool {
-        matches!(self, Library::Rust | Library::Python | Library::PythonAsyncio)
+        (self as usize) < Library::OURS
     }
 
     fn command(self) -> Command {
@@ -69,32 +71,9 @@ impl Library {
             Library::Pottery | Library::RedlockPy => interpreted(python(), "redlocks.py"),
             Library::NodeRedlock => interpreted(file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "redlocks.mjs"),
         };
-        command.arg(if self == Library::Rust { AGENT } else { self.name() });
+        command.arg(if self == Library::Rust { QUORUM } else { Library::NAMES[self as usize] });
         command
     }
-}
-
-/// The first argument of this program when it is an agent itself.
-pub const AGENT: &str = "client-of-quorum";
-
-/// What an agent says. Moments are microseconds of `CLOCK_BOOTTIME`.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-enum Line {
-    /// It has nothing to do.
-    Next,
-    /// It did not get the lock.
-    Failed { why: String },
-    /// It has the lock.
-    Held { hold: u64, fence: Option<i64>, at: u64, until: u64 },
-    /// It wrote while it held the lock, as far as it knew when it checked that.
-    Write { hold: u64, until: u64 },
-    /// Its hold is over.
-    Lost { hold: u64, at: u64 },
-    /// It is about to release.
-    Releasing { hold: u64, at: u64, until: u64 },
-    /// Its release has returned.
-    Released { ok: bool },
 }
 
 /// What the agents of one scene have seen, and their resource.
@@ -156,7 +135,6 @@ fn given_up(at: u64) -> Release {
     Release { asked: Moment(at), answer: None }
 }
 
-/// How agents spend their time.
 pub enum Pace {
     /// They hold for a random time, and write.
     Work(Box<Mutex<StdRng>>),
@@ -175,13 +153,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Without agents yet.
     pub fn new(library: Library, urls: [Vec<String>; 2], pace: Pace) -> Arc<Stage> {
         let goes_on = AtomicBool::new(true);
         Arc::new(Stage { library, urls, pace, goes_on, record: Mutex::default() })
     }
 
-    /// What was seen until now.
     pub fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().expect("nobody panics with it")
     }
@@ -207,7 +183,7 @@ impl Stage {
 
     /// What to do next, in words.
     fn next(&self, client: u64) -> String {
-        let end = || "end".to_owned();
+        let end = || json!({"do": "end"}).to_string();
         match &self.pace {
             Pace::Work(dice) => {
                 let mut dice = dice.lock().expect("nobody panics with it");
@@ -215,7 +191,7 @@ impl Stage {
                 let is_long = dice.random_bool(0.4);
                 let hold_ms = dice.random_range(0..=if is_long { 3 * LEASE_MS } else { 200 });
                 let work_ms = dice.random_range(1..=20);
-                if self.goes_on.load(Ordering::Relaxed) { format!("go {hold_ms} {work_ms}") } else { end() }
+                if self.goes_on.load(Ordering::Relaxed) { task(hold_ms, work_ms) } else { end() }
             }
             Pace::Step(permits) => {
                 self.record().idle.push(client);
@@ -223,7 +199,7 @@ impl Stage {
                     let mut permits = permits.lock().expect("nobody panics with it");
                     if *permits > 0 {
                         *permits -= 1;
-                        return "go 0 0".to_owned();
+                        return task(0, 0);
                     }
                     drop(permits);
                     thread::sleep(Duration::from_millis(1));
@@ -242,16 +218,16 @@ impl Stage {
                 return Some(self.next(client));
             }
             Line::Failed { why } => record.count(&format!("not got: {why}")),
-            Line::Held { hold: number, fence, at: start, until } => {
+            Line::Held { hold: number, fences, at: start, until, .. } => {
                 record.count("holds");
                 let (key, owner) = (KEY.to_owned(), format!("client {client}, hold {number}"));
                 let (told, lease_ends) = (Moment(start), Moment(until));
-                let fence = fence.unwrap_or_default();
+                let fence = fences.first().map_or(0, |fence| *fence as i64);
                 let hold =
                     Grant { key, owner, writes: true, fence, node: 0, asked: told, told, lease_ends, release: None };
                 record.holds.insert((client, number), hold);
             }
-            Line::Write { hold, until } => {
+            Line::Write { hold, until, .. } => {
                 record.hold(client, hold).lease_ends = Moment(until);
                 let accepted = record.write(client, hold);
                 return Some(if accepted { "yes" } else { "no" }.to_owned());
@@ -260,23 +236,32 @@ impl Stage {
                 record.hold(client, hold).release = Some(given_up(at));
                 record.count("holds that ended before the work");
             }
-            Line::Releasing { hold, at, until } => {
-                let hold = record.hold(client, hold);
-                hold.lease_ends = Moment(until);
-                hold.release.get_or_insert(given_up(at));
+            Line::Releasing { hold, at } => {
+                record.hold(client, hold).release.get_or_insert(given_up(at));
             }
-            Line::Released { ok: true } => record.count("released"),
-            Line::Released { ok: false } => record.count("not held at release"),
+            Line::Released { ok, .. } => record.count(if ok { "released" } else { "not held at release" }),
+            Line::Trouble { why } => record.count(&format!("trouble: {why}")),
+            Line::Believes { hold, at, until } => {
+                let late = at.saturating_sub(until);
+                let what = format!("client {client}, hold {hold}: it is not lost, {late} us after its validity");
+                record.violations.push(what);
+            }
+            Line::Guarding { .. } | Line::Guarded | Line::Exit { .. } => unreachable!("no task is for that"),
         }
         None
     }
 }
 
-/// Starts an agent with this number.
+fn task(hold_ms: u64, work_ms: u64) -> String {
+    json!({"do": "take", "keys": [KEY], "mode": "write", "lease_ms": LEASE_MS, "wait_ms": WAIT_MS, "hold_ms": hold_ms,
+        "work_ms": work_ms, "guarded": false})
+    .to_string()
+}
+
 pub fn start(stage: &Arc<Stage>, client: u64) -> Process<Library> {
     let boot_ahead_us = boot_us().saturating_sub(Moment::now().0);
-    let what = json!({"urls": stage.urls[client as usize % 2], "key": KEY, "client": client, "lease_ms": LEASE_MS,
-        "wait_ms": 2 * LEASE_MS, "boot_ahead_us": boot_ahead_us});
+    let what = json!({"urls": stage.urls[client as usize % 2], "key": KEY, "lease_ms": LEASE_MS, "wait_ms": WAIT_MS,
+        "boot_ahead_us": boot_ahead_us});
     let mut command = stage.library.command();
     command.arg(what.to_string());
     Process::start(Arc::clone(stage), client, stage.library, command)

@@ -2,7 +2,6 @@
 
 use super::agent::{KEY, LEASE_MS, QUEUE_MS};
 use crate::options::Options;
-use crate::report::Report;
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
 use std::ops::Range;
@@ -11,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testbed::{PATIENCE, Proxy, Server, Setup, Signal, Value, wait_for};
 
-/// How many servers there are.
 pub const NODES: usize = 5;
 /// Those that forget all when they are killed. A client waits in line at the first node, so these come first.
 const FORGETTING: Range<usize> = 0..3;
@@ -22,7 +20,6 @@ const APART_MS: i64 = 500;
 /// A hold must not be there so long after its lease.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// What is done to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A node is killed that has saved all, and starts again.
@@ -31,7 +28,6 @@ pub enum Fault {
     Wiped,
     /// All nodes that save nothing are killed and started again, one after the other.
     Rolling,
-    /// A node's process stands still.
     Stopped,
     /// Nothing gets through to a node or from it. What was sent arrives later, or never.
     CutOff,
@@ -40,7 +36,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// As on the command line.
     pub const NAMES: [(&str, Fault); 6] = [
         ("kept", Fault::Kept),
         ("wiped", Fault::Wiped),
@@ -59,7 +54,6 @@ impl Fault {
         }
     }
 
-    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         Fault::NAMES.iter().find(|(_, fault)| *fault == self).expect("all have one").0
     }
@@ -73,7 +67,6 @@ pub struct Node {
     counter: Option<testbed::Client>,
 }
 
-/// The servers of one lock.
 pub struct Nodes {
     nodes: Vec<Node>,
 }
@@ -107,12 +100,12 @@ impl Nodes {
     /// no client is to be stopped: one that runs shows until when it believes that it holds the lock.
     pub fn disturb(
         &mut self,
-        (what, faults): (&str, &[Fault]),
+        faults: &[Fault],
         ends: Instant,
         calm: &AtomicBool,
         dice: &mut StdRng,
-        report: &mut Report,
-    ) {
+    ) -> Vec<&'static str> {
+        let mut done = Vec::new();
         while Instant::now() < ends {
             thread::sleep(Duration::from_millis(dice.random_range(50..=400)));
             let Some(fault) = faults.choose(dice) else { continue };
@@ -122,7 +115,7 @@ impl Nodes {
             }
             calm.store(matches!(fault, Fault::Split | Fault::Rolling), Ordering::Relaxed);
             self.suffer(*fault, dice);
-            report.add(&format!("{what}: nodes: {}", fault.name()), 1);
+            done.push(fault.name());
             // Else the next fault finds nodes that grant nothing yet.
             let quiet_ms = match fault {
                 Fault::Rolling => LEASE_MS..=2 * LEASE_MS,
@@ -132,6 +125,7 @@ impl Nodes {
             thread::sleep(Duration::from_millis(dice.random_range(quiet_ms)));
             calm.store(false, Ordering::Relaxed);
         }
+        done
     }
 
     fn suffer(&mut self, fault: Fault, dice: &mut StdRng) {
@@ -183,7 +177,6 @@ impl Nodes {
         }
     }
 
-    /// Waits until no node observes a grace.
     pub fn await_graces(&self) {
         for node in &self.nodes {
             let mut conn = node.server.connect();

@@ -2,9 +2,9 @@
 //! sees. Faults/agents/soak.py has the words of these lines.
 
 use super::kind::Kind;
-use super::record::{Line, Record, Task};
+use super::record::{Record, Task};
 use super::servers::{NAME, Servers};
-use crate::agents::{Listener, Process};
+use crate::agents::{Line, Listener, Process};
 use rand::rngs::StdRng;
 use serde_json::json;
 use std::fs::File;
@@ -29,7 +29,6 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Without clients yet.
     pub fn new(servers: Arc<Servers>, dice: StdRng) -> Arc<Stage> {
         Arc::new(Stage { servers, record: Mutex::default(), phase: AtomicU8::new(0), dice: Mutex::new(dice) })
     }
@@ -43,7 +42,6 @@ impl Stage {
         [Phase::Work, Phase::Rest, Phase::End][usize::from(self.phase.load(Ordering::Relaxed))]
     }
 
-    /// What has been seen.
     pub fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.record.lock().expect("nobody panics with it")
     }
@@ -67,7 +65,6 @@ impl Stage {
     }
 }
 
-/// Starts a client with this number.
 pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
     let servers = &stage.servers;
     let config = json!({

@@ -34,7 +34,6 @@ const STANDING: [(&str, &[&str]); 6] = [
     ("lock:standing:w", &["LOCK.EXTEND", "lock:standing:w", "w", "PX", "45000"]),
 ];
 
-/// All of it.
 pub fn judge(stage: &Stage) {
     let servers = &stage.servers;
     let primary = servers.wait_until_whole();
@@ -227,7 +226,6 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} was not copied", from.display());
 }
 
-/// The last line.
 pub fn summary(record: &Record, minutes: u64, waits: u64) -> String {
     let sum = |names: &[&str]| names.iter().map(|name| record.report.figure(name)).sum::<u64>();
     format!(

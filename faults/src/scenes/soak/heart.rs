@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// The key of the beats.
 const BEAT: &str = "data:beat";
 const PAUSE: Duration = Duration::from_millis(50);
 /// A former primary that comes back so soon may have a replica that was not told yet of the new one.
@@ -37,12 +36,10 @@ struct Change {
     to: Process,
 }
 
-/// What they have noticed.
 #[derive(Default)]
 struct Noticed {
     reigns: Vec<Reign>,
     changes: Vec<Change>,
-    /// When each beat was sent.
     beats: Vec<u64>,
     /// The last one that was answered.
     answered: usize,
@@ -50,7 +47,6 @@ struct Noticed {
     at: Option<Process>,
 }
 
-/// Both.
 #[derive(Default)]
 pub struct Heart {
     noticed: Mutex<Noticed>,
@@ -63,7 +59,6 @@ impl Heart {
         self.noticed.lock().expect("nobody panics with it")
     }
 
-    /// Ends both.
     pub fn stop(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -78,7 +73,6 @@ impl Heart {
         self.noticed().changes.len()
     }
 
-    /// How many beats were answered.
     pub fn count(&self) -> u64 {
         self.beating.load(Ordering::Relaxed)
     }
@@ -88,7 +82,6 @@ impl Heart {
         self.noticed().changes.last().map_or(0, |change| change.noticed)
     }
 
-    /// A process is gone since then.
     pub fn is_gone(&self, number: usize, at: u64) {
         let mut noticed = self.noticed();
         for reign in noticed.reigns.iter_mut().filter(|reign| reign.process.0 == number) {
@@ -149,7 +142,6 @@ impl Heart {
         }
     }
 
-    /// Beats until it is to stop.
     pub fn beat(&self, servers: &Servers) {
         while !self.over.load(Ordering::Relaxed) {
             thread::sleep(PAUSE);

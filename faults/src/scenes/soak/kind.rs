@@ -1,16 +1,14 @@
 //! The kinds of clients, and how each is started.
 
+use crate::client::{PROGRAM, RUST};
 use std::process::Command;
 use testbed::file_from;
 
-/// A kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The crate redis-lock-client.
     Rust,
     /// The same. No wait has a connection: the server tells it by NOTIFY when to ask.
     RustTold,
-    /// `redis-lock run`.
     Program,
     Python,
     PythonTold,
@@ -36,7 +34,6 @@ impl Kind {
         Kind::RedisCli,
     ];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Rust => "rust",
@@ -56,12 +53,10 @@ impl Kind {
         matches!(self, Kind::RustTold | Kind::PythonTold | Kind::PythonAsyncioTold)
     }
 
-    /// True if it uses a helper.
     pub fn is_helper(self) -> bool {
         self.is_told() || matches!(self, Kind::Rust | Kind::Python | Kind::PythonAsyncio)
     }
 
-    /// The command that starts one.
     pub fn command(self) -> Command {
         let python = || {
             let mut command = Command::new(file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"));
@@ -80,8 +75,3 @@ impl Kind {
         command
     }
 }
-
-/// The first argument of this program when it is a client itself.
-pub const RUST: &str = "client-of-soak";
-/// The same where it starts `redis-lock run` over and over.
-pub const PROGRAM: &str = "starter-of-soak";

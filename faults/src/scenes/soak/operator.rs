@@ -35,7 +35,6 @@ enum Work {
 const SMALL: [fn(&Servers, &Node, &mut StdRng) -> &'static str; 6] =
     [rewrite, kill_clients, kill_some, change_users, change_config, change_certificate];
 
-/// Who does it.
 pub struct Operator<'s> {
     pub stage: &'s Arc<Stage>,
     pub heart: &'s Heart,
@@ -320,8 +319,8 @@ fn change_config(servers: &Servers, _: &Node, dice: &mut StdRng) -> &'static str
 }
 
 fn change_certificate(servers: &Servers, _: &Node, _: &mut StdRng) -> &'static str {
-    servers.tls.renew();
-    let [certificate, key] = [servers.tls.certificate(), servers.tls.key()].map(|path| path.display().to_string());
-    on_all(servers, &["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    assert!(servers.tls.renew(), "openssl made a certificate before");
+    let [certificate, key, ..] = servers.tls.options();
+    on_all(servers, &["CONFIG", "SET", certificate.0, &certificate.1, key.0, &key.1]);
     "certificates loaded anew"
 }

@@ -1,13 +1,13 @@
 //! What the clients have seen, and the resources that they write to.
 
 use super::kind::Kind;
-use crate::agents::boot_us;
+use crate::agents::{Line, boot_us};
 use crate::claims::{Claim, Hold, Mode};
 use crate::report::Report;
 use crate::resource::Resource;
 use rand::RngExt;
 use rand::rngs::StdRng;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The locks whose holders also write to data beside them, under their guard.
@@ -15,7 +15,6 @@ pub const GUARDED: [&str; 2] = ["lock:g0", "lock:g1"];
 /// Of sessions. A client that dies gives its lock up at once; after a failover only this bounds it.
 const SESSION_LEASE_MS: u64 = 12_000;
 
-/// What a client is to do.
 #[derive(Clone, Debug, Serialize)]
 pub struct Task {
     #[serde(rename = "do")]
@@ -87,36 +86,6 @@ impl Task {
     }
 }
 
-/// What a client says.
-#[derive(Debug, Deserialize, PartialEq, Eq)]
-#[serde(tag = "event", rename_all = "lowercase")]
-pub enum Line {
-    /// It has nothing to do.
-    Next,
-    /// It did not get the lock.
-    Failed { why: String },
-    /// It has the lock.
-    Held { hold: u64, owner: Option<String>, fences: Vec<u64>, asked: u64, at: u64, until: u64 },
-    /// It is about to write to the data beside the lock.
-    Guarding { hold: u64, name: String },
-    /// That was done.
-    Guarded,
-    /// It writes to the resource. It has checked that it holds the lock: asked, and at what moment that was known.
-    Write { hold: u64, asked: u64, at: u64, until: u64 },
-    /// Its library says that it is held, at a moment after its validity.
-    Believes { hold: u64, at: u64, until: u64 },
-    /// Its hold is over, though it was not released.
-    Lost { hold: u64, at: u64 },
-    /// It is about to release.
-    Releasing { hold: u64, at: u64 },
-    /// Its release has returned.
-    Released { hold: u64, ok: bool },
-    /// Something failed while it held the lock.
-    Trouble { why: String },
-    /// `redis-lock run` has ended with this code.
-    Exit { code: Option<i32> },
-}
-
 /// A hold that is not over.
 #[derive(Debug, Default)]
 struct Current {
@@ -137,7 +106,6 @@ pub struct Orphan {
     pub asked: u64,
 }
 
-/// All that was seen.
 #[derive(Debug, Default)]
 pub struct Record {
     pub holds: Vec<Hold>,
@@ -158,12 +126,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// Adds one to a figure.
     pub fn count(&mut self, what: &str) {
         self.report.add(what, 1);
     }
 
-    /// A client begins something.
     pub fn begins(&mut self, client: u64, task: Task) {
         self.tasks.insert(client, task);
     }
@@ -176,7 +142,6 @@ impl Record {
         }
     }
 
-    /// How many clients rest.
     pub fn idle(&self) -> usize {
         self.idle.len()
     }

@@ -1,9 +1,8 @@
 //! A primary with two replicas under three Sentinels, all over TLS, each with its configuration file, as an operator
 //! has them.
 
-use super::tls::Tls;
 use crate::agents::boot_us;
-use redis::{Connection, RedisError, Value};
+use redis::{Client, Connection, RedisError, TlsCertificates, Value};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{Port, Signal, wait_for};
+use testbed::{Certificates, Port, Signal, wait_for};
 
 /// What the Sentinels call the primary.
 pub const NAME: &str = "locks";
@@ -28,7 +27,6 @@ const APP: &str = "~lock:* ~data:* +lock.acquire +lock.rw +lock.share +lock.rele
     +lock.guard +lock.info +lock.macquire +lock.mrelease +lock.mextend +ping +wait +asking +command \
     +client|setname +rpush +lindex &lock:notify:* +publish +subscribe";
 
-/// What is run.
 #[derive(Debug)]
 pub struct Programs {
     pub server: PathBuf,
@@ -45,14 +43,14 @@ pub struct Node {
     pub dir: PathBuf,
     is_sentinel: bool,
     child: Mutex<Option<Child>>,
-    /// How often it was started.
     starts: AtomicU64,
 }
 
-/// All of them.
 pub struct Servers {
     pub dir: PathBuf,
-    pub tls: Tls,
+    pub tls: Certificates,
+    /// The certificate of the authority.
+    root: Vec<u8>,
     pub programs: Programs,
     pub app_password: String,
     admin_password: String,
@@ -65,13 +63,17 @@ pub struct Servers {
 impl Servers {
     /// Starts them with this module; ready when the Sentinels know all.
     pub fn start(dir: &Path, programs: Programs, module: &Path) -> Servers {
-        let tls = Tls::make(dir);
+        let tls = Certificates::make().expect("openssl is installed: make soak needs it");
+        let root = fs::read(tls.authority()).expect("just made");
+        // Without a choice rustls panics.
+        let _chosen_before = rustls::crypto::ring::default_provider().install_default();
         let nodes: Vec<Node> = (1..=3).map(|number| Node::new(dir, format!("server-{number}"), false)).collect();
         let sentinels = (1..=3).map(|number| Node::new(dir, format!("sentinel-{number}"), true)).collect();
         let (app_password, admin_password) = ("of-the-applications".to_owned(), "of-the-operator".to_owned());
         let servers = Servers {
             dir: dir.to_owned(),
             tls,
+            root,
             programs,
             app_password,
             admin_password,
@@ -94,24 +96,19 @@ impl Servers {
         servers
     }
 
-    /// Where the Sentinels are.
     pub fn sentinel_ports(&self) -> Vec<u16> {
         self.sentinels.iter().map(Node::port).collect()
     }
 
-    /// All servers and Sentinels.
     pub fn all(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().chain(&self.sentinels)
     }
 
     fn common(&self, node: &Node) -> String {
-        let (dir, port, tls) = (node.dir.display(), node.port(), &self.tls);
-        let [cert, key, authority] =
-            [tls.certificate(), tls.key(), tls.authority()].map(|path| path.display().to_string());
-        format!(
-            "port 0\ntls-port {port}\nbind 127.0.0.1\ndir {dir}\nlogfile {dir}/log\ntls-cert-file {cert}\n\
-             tls-key-file {key}\ntls-ca-cert-file {authority}\ntls-auth-clients no\ntls-replication yes\n"
-        )
+        let (dir, port) = (node.dir.display(), node.port());
+        // The last of them is the port of a server alone.
+        let tls: String = self.tls.options()[..4].iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+        format!("port 0\ntls-port {port}\nbind 127.0.0.1\ndir {dir}\nlogfile {dir}/log\n{tls}tls-replication yes\n")
     }
 
     /// As redis.conf and docs/operations have it.
@@ -176,9 +173,14 @@ impl Servers {
         node
     }
 
-    /// A connection of the operator.
     pub fn connect(&self, port: u16) -> Result<Connection, RedisError> {
-        self.tls.connect(port, if self.is_sentinel(port) { None } else { Some(&self.admin_password) }, LIMIT)
+        let user = if self.is_sentinel(port) { String::new() } else { format!(":{}@", self.admin_password) };
+        let trusted = TlsCertificates { client_tls: None, root_cert: Some(self.root.clone()) };
+        let client = Client::build_with_tls(format!("rediss://{user}127.0.0.1:{port}"), trusted)?;
+        let conn = client.get_connection_with_timeout(LIMIT)?;
+        conn.set_read_timeout(Some(LIMIT))?;
+        conn.set_write_timeout(Some(LIMIT))?;
+        Ok(conn)
     }
 
     fn is_sentinel(&self, port: u16) -> bool {
@@ -228,7 +230,6 @@ impl Servers {
         panic!("{words:?}: {last}");
     }
 
-    /// The fields of a section of INFO.
     pub fn info(&self, port: u16, section: &str) -> Result<Info, RedisError> {
         self.get(port, &["INFO", section]).map(Info)
     }
@@ -255,7 +256,6 @@ impl Servers {
         found.expect("just seen")
     }
 
-    /// What a server says it is.
     pub fn role(&self, port: u16) -> Option<String> {
         let role: Vec<Value> = self.get(port, &["ROLE"]).ok()?;
         redis::from_redis_value(role.into_iter().next()?).ok()
@@ -266,7 +266,6 @@ impl Servers {
         self.replicas(primary) == 2
     }
 
-    /// How many replicas this primary has.
     pub fn replicas(&self, primary: &Node) -> usize {
         self.info(primary.port(), "replication").map_or(0, |info| info.0.matches("state=online").count())
     }
@@ -289,22 +288,18 @@ impl Servers {
     }
 }
 
-/// What INFO says.
 pub struct Info(String);
 
 impl Info {
-    /// A field.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
-    /// A field that is a number.
     pub fn number(&self, name: &str) -> u64 {
         self.field(name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("INFO has no {name}:\n{}", self.0))
     }
 }
 
-/// One command over this connection.
 pub fn ask(conn: &mut Connection, words: &[&str]) -> Result<Value, RedisError> {
     let mut command = redis::Cmd::new();
     command.arg(words).query(conn)
@@ -330,7 +325,6 @@ impl Node {
         fs::write(self.dir.join("conf"), text).expect("a directory of our own");
     }
 
-    /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
@@ -354,7 +348,6 @@ impl Node {
         self.child().as_mut().is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_none()))
     }
 
-    /// What it has logged.
     pub fn log(&self) -> String {
         let read = |name| String::from_utf8_lossy(&fs::read(self.dir.join(name)).unwrap_or_default()).into_owned();
         read("log") + &read("errors")
@@ -376,7 +369,6 @@ impl Node {
         boot_us()
     }
 
-    /// Resident memory, in bytes.
     pub fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

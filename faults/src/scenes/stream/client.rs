@@ -15,18 +15,14 @@ const KEYS: [&str; 8] = ["k1", "k2", "k3", "k4", "k5", "s2-1", "s3-1", "s3-2"];
 /// Only these are renamed, moved or swapped: shares would meet those of another limit.
 const PLAIN: usize = 5;
 
-/// What a client saw.
 #[derive(Debug, Default)]
 pub struct Saw {
     /// How often each kind of request was answered how.
     pub figures: BTreeMap<String, u64>,
-    /// Fences that it was told.
     pub fences: Vec<u64>,
-    /// What must not be.
     pub violations: Vec<String>,
 }
 
-/// The client.
 pub struct Client {
     port: u16,
     dice: StdRng,
@@ -35,12 +31,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// One with its own dice.
     pub fn new(port: u16, dice: StdRng) -> Client {
         Client { port, dice, saw: Saw::default(), sent: 0 }
     }
 
-    /// Sends requests until then.
     pub fn live(mut self, until: Instant) -> Saw {
         let mut wire = None;
         while Instant::now() < until {

@@ -11,7 +11,6 @@ struct Hold {
     fence: u64,
 }
 
-/// All that the stream has said.
 #[derive(Debug, Default)]
 pub struct Records {
     db: u32,
@@ -27,7 +26,6 @@ pub struct Records {
     pub seen: u64,
     /// The same, of ends.
     pub ends: u64,
-    /// What must not be.
     pub violations: Vec<String>,
 }
 
@@ -82,7 +80,6 @@ impl Records {
         }
     }
 
-    /// The keys that are held.
     pub fn held(&self) -> impl Iterator<Item = &(u32, String)> {
         self.locks.keys()
     }

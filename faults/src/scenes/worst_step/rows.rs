@@ -5,7 +5,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use testbed::Value;
 
-/// How a row is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Names have up to 16 bytes.
@@ -36,7 +35,6 @@ impl Bound {
     }
 }
 
-/// A row of the table.
 pub struct Case {
     pub name: &'static str,
     pub bound: Bound,
@@ -573,7 +571,6 @@ fn release(stage: &mut Stage) {
     sleep(Duration::from_millis(if stage.full { 500 } else { 10 }));
 }
 
-/// The connections of the scene close.
 fn close(stage: &mut Stage) {
     stage.connections.clear();
 }

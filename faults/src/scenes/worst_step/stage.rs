@@ -19,7 +19,6 @@ pub struct Stage {
     pub patience: u32,
     /// True if that was too short: the scene must be built anew.
     pub is_late: bool,
-    /// What DUMP gave.
     pub saved: Option<Value>,
 }
 
@@ -44,7 +43,6 @@ impl Stage {
         self.conn.get(&request.split(' ').collect::<Vec<_>>())
     }
 
-    /// Opens so many connections more.
     pub fn connect(&mut self, count: usize) {
         let server = &self.server;
         self.connections.extend((0..count).map(|_| server.connect()));

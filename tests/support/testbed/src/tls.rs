@@ -4,11 +4,17 @@ use crate::Port;
 use std::process::Command;
 use tempfile::TempDir;
 
-const SCRIPT: &str = "
+const AUTHORITY: &str = "
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=ca
-openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server
 echo subjectAltName=IP:127.0.0.1 > names
-openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt
+";
+
+/// A certificate of it, in the place of the former one.
+const CERTIFICATE: &str = "
+openssl req -newkey rsa:2048 -nodes -keyout next.key -out next.csr -subj /CN=server
+openssl x509 -req -in next.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out next.crt
+mv next.key server.key
+mv next.crt server.crt
 ";
 
 /// A certificate for this machine, its authority, and a port.
@@ -20,9 +26,18 @@ pub struct Certificates {
 impl Certificates {
     /// Makes them; None where openssl is not installed.
     pub fn make() -> Option<Certificates> {
-        let dir = tempfile::tempdir().ok()?;
-        let made = Command::new("sh").args(["-ec", SCRIPT]).current_dir(dir.path()).output();
-        made.is_ok_and(|made| made.status.success()).then(|| Certificates { dir, port: Port::claim() })
+        let certificates = Certificates { dir: tempfile::tempdir().ok()?, port: Port::claim() };
+        (certificates.run(AUTHORITY) && certificates.renew()).then_some(certificates)
+    }
+
+    /// Makes another certificate; servers have the former one until they load it. False if that fails.
+    pub fn renew(&self) -> bool {
+        self.run(CERTIFICATE)
+    }
+
+    fn run(&self, script: &str) -> bool {
+        let made = Command::new("sh").args(["-ec", script]).current_dir(self.dir.path()).output();
+        made.is_ok_and(|made| made.status.success())
     }
 
     fn file(&self, name: &str) -> String {

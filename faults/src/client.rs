@@ -1,9 +1,9 @@
 //! Clients in processes of their own: the crate redis-lock-client, and what `redis-lock run` starts. Their lines are
-//! those of faults/agents/soak.py.
+//! those of faults/agents/agent.py.
 
 use crate::agents::boot_us;
 use redis_lock_client::redis::{self, RedisConnectionInfo};
-use redis_lock_client::{Client, Error, Guard, Lock, Moment};
+use redis_lock_client::{Client, Error, Guard, Lock, Moment, Quorum};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -11,13 +11,23 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-#[derive(Deserialize)]
+/// The first argument of this program when it is a client with the crate itself.
+pub const RUST: &str = "client-of-soak";
+/// The same over several servers.
+pub const QUORUM: &str = "client-of-quorum";
+/// The same where it starts `redis-lock run` over and over.
+pub const PROGRAM: &str = "starter-of-soak";
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Config {
     client: String,
     name: String,
     user: String,
     password: String,
     sentinels: Vec<u16>,
+    /// Of several servers.
+    urls: Vec<String>,
     program: String,
     /// How many waits have a connection each.
     blocking: usize,
@@ -70,24 +80,34 @@ fn end() -> Task {
     serde_json::from_str(r#"{"do": "end"}"#).expect("ours")
 }
 
-/// A client with the crate.
 pub fn rust(words: &[String]) {
     let config: Config = serde_json::from_str(&words[0]).expect("ours");
     let settings = RedisConnectionInfo::default().set_username(&config.user).set_password(&config.password);
     let client = Client::sentinel(config.urls(), &config.name, settings).expect("they are URLs");
     let client = client.max_blocking(config.blocking);
+    follow(|number, task| take(&config, number, task, &locked(&client, task).note(config.client.as_str())));
+}
+
+/// The same over several servers.
+pub fn quorum(words: &[String]) {
+    let config: Config = serde_json::from_str(&words[0]).expect("ours");
+    let quorum = Quorum::open(config.urls.clone()).expect("they are URLs");
     follow(|number, task| {
-        let lock = locked(&client, task).note(config.client.as_str());
-        let asked = boot_us();
-        match lock.try_lock_for(Duration::from_millis(task.wait_ms)) {
-            Ok(Some(guard)) => hold(&config, number, task, guard, asked),
-            Ok(None) => say(&json!({"event": "failed", "why": "in use"})),
-            Err(error) => {
-                say(&json!({"event": "failed", "why": kind(&error)}));
-                thread::sleep(Duration::from_millis(100));
-            }
-        }
+        let lock = quorum.key(&task.keys[0]).lease(Duration::from_millis(task.lease_ms));
+        take(&config, number, task, &lock);
     });
+}
+
+fn take(config: &Config, number: u64, task: &Task, lock: &Lock) {
+    let asked = boot_us();
+    match lock.try_lock_for(Duration::from_millis(task.wait_ms)) {
+        Ok(Some(guard)) => hold(config, number, task, guard, asked),
+        Ok(None) => say(&json!({"event": "failed", "why": "in use"})),
+        Err(error) => {
+            say(&json!({"event": "failed", "why": kind(&error)}));
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
 }
 
 fn locked(client: &Client, task: &Task) -> Lock {
