@@ -12,6 +12,8 @@ const OVERDUE_MS: u64 = 1_000;
 pub const TWICE: &str = "held twice";
 /// An owner was told within its lease that it does not hold.
 pub const DENIED: &str = "denied to its owner";
+/// A request had no answer in time, though its connection was open.
+pub const UNANSWERED: &str = "never answered";
 /// What a server shows that has lost grants, or releases.
 pub const LOSSES: [&str; 4] = [TWICE, DENIED, "missing", "released, and there again"];
 
@@ -68,7 +70,7 @@ pub fn answers(saw: &Saw) -> Vec<Wrong<'_>> {
     let of = |name, requests: &Vec<String>| {
         requests.iter().map(move |request| Wrong::of(name, Vec::new(), (Moment(0), Moment(0)), request)).collect()
     };
-    let all: [Vec<Wrong>; 2] = [of("never answered", &saw.forgotten), of("null before its time", &saw.too_early)];
+    let all: [Vec<Wrong>; 2] = [of(UNANSWERED, &saw.forgotten), of("null before its time", &saw.too_early)];
     all.concat()
 }
 
@@ -105,4 +107,47 @@ pub fn judge_as(report: &mut Report, name: &str, saw: &Saw, explain: impl Fn(&Wr
     report.turn_to(name);
     judge(report, saw, &[], explain);
     report.turn_to("");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Freed, Release};
+
+    /// Held from 10 on, under a lease to 100.
+    fn grant(owner: &str, fence: i64, freed: Option<Freed>) -> Grant {
+        let release = freed.map(|freed| Release { asked: Moment(40), answer: Some((Moment(50), freed)) });
+        let (key, owner, lease_ends) = ("k".to_owned(), owner.to_owned(), Moment(100));
+        Grant { key, owner, writes: true, fence, node: 1, asked: Moment(5), told: Moment(10), lease_ends, release }
+    }
+
+    fn look(owners: &[&str], asked: u64) -> Sighting {
+        let owners = owners.iter().map(|owner| (*owner).to_owned()).collect();
+        Sighting { key: "k".to_owned(), owners, node: 1, asked: Moment(asked), told: Moment(asked + 1) }
+    }
+
+    #[test]
+    fn each_wrong_has_its_name_and_the_moments_between_which_a_loss_explains_it() {
+        let found = |grants: &[Grant], looks: &[Sighting]| -> Vec<(&str, u64, u64)> {
+            let wrong = [holds(grants, looks), fences(grants)].concat();
+            wrong.iter().map(|wrong| (wrong.name, wrong.between.0.0, wrong.between.1.0)).collect()
+        };
+        let later = Grant { asked: Moment(20), told: Moment(30), ..grant("b", 1, None) };
+        let both = [("held twice", 10, 30), ("fences back", 10, 30), ("fence repeated", 10, 30)];
+        assert_eq!(found(&[grant("a", 1, None), later], &[]), both);
+        assert_eq!(found(&[grant("a", 1, Some(Freed::NotHeld))], &[]), [("denied to its owner", 10, 50)]);
+        assert_eq!(found(&[grant("a", 1, None)], &[look(&[], 20)]), [("missing", 10, 21)]);
+        let back = found(&[grant("a", 1, Some(Freed::Left))], &[look(&["a"], 60)]);
+        assert_eq!(back, [("released, and there again", 50, 61)]);
+        let late = found(&[grant("a", 1, None)], &[look(&["a"], 2_000_000)]);
+        assert_eq!(late, [("there after its lease", 10, 2_000_001)]);
+    }
+
+    #[test]
+    fn only_what_nothing_explains_is_a_violation() {
+        let saw = Saw { forgotten: vec!["one".to_owned()], too_early: vec!["other".to_owned()], ..Saw::default() };
+        let mut report = Report::default();
+        tell(&mut report, answers(&saw), |wrong| (wrong.name == UNANSWERED).then_some(", since it was stopped"));
+        assert_eq!((report.violation_count(), report.total(&[UNANSWERED])), (1, 1));
+    }
 }

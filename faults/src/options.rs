@@ -139,3 +139,34 @@ impl Options {
 pub fn dice(seed: u64, number: u64) -> StdRng {
     StdRng::seed_from_u64(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_variants_are_played_and_again_if_they_have_shown_too_little() {
+        let scene = Scene {
+            variants: ("kind", "", &["a", "b", "c"]),
+            usual: 2,
+            attempts: 3,
+            play: |options, report| {
+                report.add("plays", 1);
+                // The second one shows all at once, the others in their second attempt.
+                report.must_reach("plays", if options.variant == "b" { 1 } else { 2 });
+            },
+            ..Scene::PLAIN
+        };
+        let plays = |words: &[&str]| {
+            let found = Command::new("faults").args(scene.arguments()).get_matches_from(words);
+            let mut report = Report::default();
+            scene.run(&Options { seed: 1, rounds: 1, variant: "", found }, &mut report);
+            ["a", "b", "c"].map(|variant| {
+                report.turn_to(variant);
+                report.figure("plays")
+            })
+        };
+        assert_eq!(plays(&["faults"]), [2, 1, 0]);
+        assert_eq!(plays(&["faults", "--kind", "c"]), [0, 0, 2]);
+    }
+}

@@ -15,7 +15,7 @@
 use crate::caller::{Answer, Caller};
 use crate::crowd::{Crowd, Stop};
 use crate::history::{self, Grant, Moment};
-use crate::judge::{DENIED, LOSSES, TWICE, Wrong, judge};
+use crate::judge::{DENIED, LOSSES, TWICE, UNANSWERED, Wrong, judge};
 use crate::nodes::Node;
 use crate::options::{Options, Scene};
 use crate::report::Report;
@@ -344,6 +344,8 @@ fn judge_reigns(confirm: &str, strikes: &[Strike], reigns: &Reigns, mut saw: Saw
                 matches!(confirm, "0" | "1").then_some(how)
             }
             DENIED => (confirm != "2").then_some(""),
+            // The primary was stopped.
+            UNANSWERED => Some(""),
             _ => None,
         }
     });
