@@ -176,9 +176,10 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Some
     };
     let (keys, request, generated, channel) = acquire::parse(parser, someone, form, parsed)?;
     let Operation::Acquire(ask) = request.operation else { panic!("{:?}", request.operation) };
+    let terms = ask.terms.map(|terms| *terms).unwrap_or_default();
     assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
     assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
-    assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
+    assert!(terms.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
     assert!(ask.queue.is_none_or(|queue| (Millis(1)..=bounds.queue_max).contains(&queue)));
     assert!(keys.len() <= bounds.keys_max && (keys.len() == 1 || form == Form::Many));
     Ok(Box::new(move |reading| {
@@ -200,7 +201,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Some
         let mode = if share.is_some() { Mode::Read } else { Mode::Write };
         assert_eq!(ask.mode, reading.mode().unwrap_or(mode));
         assert_eq!(ask.lease, reading.lease().unwrap_or(bounds.lease_default));
-        assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
+        assert_eq!(terms.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
         assert_eq!(ask.queue.map(|queue| queue.0), reading.number("QUEUE"));
         // Only a request with QUEUE, over a connection, says on which channel its owner is to be told, or on none.
         let said = reading.get("NOTIFY").map(<[u8]>::to_vec);
@@ -209,8 +210,8 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Some
         // A request with QUEUE repeats itself.
         let implied = ask.queue.map(|_| share.map_or(1, |(_, take)| take));
         assert_eq!(ask.retry.map(u64::from), reading.number("RETRY").or(implied));
-        assert_eq!(ask.session, reading.session(bound));
-        assert_eq!(ask.min_fence.map(|fence| fence.get()), reading.number("MINFENCE"));
+        assert_eq!(terms.session, reading.session(bound));
+        assert_eq!(terms.min_fence.map(|fence| fence.get()), reading.number("MINFENCE"));
         let wait = match reading.number("BLOCK") {
             Some(0) => Wait::Forever,
             Some(ms) => Wait::For(Millis(ms)),

@@ -16,7 +16,7 @@ use lock_core::model::fence::Fence;
 use lock_core::model::hold::Mode;
 use lock_core::model::key::Db;
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{self as lock, Operation, Outcome, Refusal, Request, Share, Wait, WaitEnd};
+use lock_core::model::request::{self as lock, Operation, Outcome, Refusal, Request, Share, Terms, Wait, WaitEnd};
 use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use smallvec::{SmallVec, smallvec};
@@ -218,18 +218,17 @@ pub fn parse<'a, A: Arguments<'a>, C: Caller, R>(
             (made.as_bytes(), true)
         }
     };
+    let terms = Terms::of(options.note.take(), options.session(caller)?, options.min_fence);
     let operation = Operation::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
         lease: options.lease.unwrap_or(lease_default),
-        session: options.session(caller)?,
-        note: options.note,
         // A script, a transaction or another module cannot wait: it tries once.
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         // Asking again for a place adds nothing to what the owner has.
         retry: options.retry.or(options.queue.map(|_| share.map_or(1, |share| share.take.get()))),
         queue: options.queue,
         share,
-        min_fence: options.min_fence,
+        terms,
     });
     let request = Request::new(owner, operation);
     Ok(pass_on(caller, Parsed { keys: &keys, request: &request, generated, channel }))

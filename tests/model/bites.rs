@@ -7,7 +7,7 @@ use lock_core::model::effect::Record;
 use lock_core::model::hold::{Mode, Session};
 use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
+use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Terms, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::plain;
@@ -26,7 +26,7 @@ fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Operation, now: Now) -> Step
 }
 
 fn read(lease: Millis, session: Option<Session>) -> Operation {
-    Operation::Acquire(Acquire { lease, session, ..plain(Mode::Read, Wait::Never) })
+    Operation::Acquire(Acquire { lease, terms: Terms::of(None, session, None), ..plain(Mode::Read, Wait::Never) })
 }
 
 fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {

@@ -12,7 +12,7 @@ use lock_core::model::limits::Limits;
 use lock_core::model::lock::Lock;
 use lock_core::model::owner::Owner;
 use lock_core::model::record::{Origin, Update};
-use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Wait};
+use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Terms, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use naive_model::play::{LONG, plain};
 use naive_model::words::Answer;
@@ -320,7 +320,7 @@ fn ask(side: &mut Side, key: u8, owner: u8, operation: Operation, now: Now) -> (
 }
 
 fn acquisition(mode: Mode, min_fence: Option<Fence>) -> Operation {
-    Operation::Acquire(Acquire { min_fence, ..plain(mode, Wait::Never) })
+    Operation::Acquire(Acquire { terms: Terms::of(None, None, min_fence), ..plain(mode, Wait::Never) })
 }
 
 fn extend(min_fence: Option<Fence>) -> Operation {

@@ -6,7 +6,7 @@ use lock_core::model::hold::Mode::{Read, Write};
 use lock_core::model::hold::Session;
 use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{Acquire, Begun, Operation, Outcome, Request, Wait};
+use lock_core::model::request::{Acquire, Begun, Operation, Outcome, Request, Terms, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::plain;
@@ -131,7 +131,9 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let mut side = Side::new(limits(Rules { holders_max: 99_999, ..RULES }));
         let [holders, waiters] = [7, 8].map(|client| side.manager.sessions().connection(client));
         let session = |connection| Some(Session { connection, grace: Millis(0) });
-        let acquire = |mode, session| Operation::Acquire(Acquire { session, ..plain(mode, Wait::Forever) });
+        let terms = |session| Terms::of(None, session, None);
+        let acquire =
+            |mode, session| Operation::Acquire(Acquire { terms: terms(session), ..plain(mode, Wait::Forever) });
         let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
             side.serve(0, keys, &request, NOW).outcome

@@ -10,7 +10,7 @@ use lock_core::model::limits::StepLimits;
 use lock_core::model::lock::Lock;
 use lock_core::model::owner::Owner;
 use lock_core::model::request::{
-    self, Acquire, Amount, Begun, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
+    self, Acquire, Amount, Begun, Operation, Outcome, Refusal, Release, Request, Terms, Wait, WaiterId,
 };
 use lock_core::model::session::UnlinkedLock;
 use lock_core::model::step;
@@ -211,6 +211,10 @@ fn acquire(mode: Mode, wait: Wait) -> Acquire {
     Acquire { lease: Millis(30_000), ..plain(mode, wait) }
 }
 
+fn binding(mode: Mode, wait: Wait, session: Option<Session>) -> Acquire {
+    Acquire { terms: Terms::of(None, session, None), ..acquire(mode, wait) }
+}
+
 pub(crate) fn name(text: &str) -> KeyName {
     KeyName::from_slice(text.as_bytes())
 }
@@ -321,11 +325,11 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     for n in 0..50 {
         let owner = format!("o{n}");
         let session = bound(&crowd, n as u64);
-        let ask = Acquire { session, ..acquire(Write, Wait::Never) };
+        let ask = binding(Write, Wait::Never, session);
         assert!(crowd.serve(&owner, &mine[n..=n], Operation::Acquire(ask)).outcome.is_ok());
         // Another connection of the same owner waits for that key and another.
         let session = bound(&crowd, 1_000 + n as u64);
-        let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
+        let ask = binding(Write, Wait::Forever, session);
         let outcome = crowd.serve(&owner, &[mine[n].clone(), hot[n].clone()], Operation::Acquire(ask)).outcome;
         let Ok(Outcome::Begun(Begun::New(waiter))) = outcome else { panic!("{outcome:?}") };
         waiters.push(waiter);
@@ -359,7 +363,7 @@ fn a_lock_of_many_bound_holds_leaves_its_key_and_comes_to_another_by_its_connect
         let connection = crowd.manager.sessions().connection(n % 3);
         // The graces are the client's to choose.
         let session = Some(Session { connection, grace: Millis(n) });
-        let ask = Operation::Acquire(Acquire { session, ..acquire(Read, Wait::Never) });
+        let ask = Operation::Acquire(binding(Read, Wait::Never, session));
         assert!(crowd.serve(&format!("o{n}"), &keys[..1], ask).outcome.is_ok());
     }
     let found = |crowd: &Crowd, at: &KeyName| {
@@ -566,7 +570,7 @@ fn a_step_has_few_keys_open_whatever_is_over_on_those_of_its_waiters() {
     crowd.holds("t", Write, std::slice::from_ref(&held));
     let over: Vec<KeyName> = [first.clone()].into_iter().chain(names("over", count)).collect();
     for (n, key) in over.iter().enumerate() {
-        let ask = Acquire { session, ..acquire(Write, Wait::Never) };
+        let ask = binding(Write, Wait::Never, session);
         let step = crowd.serve(&format!("a{n}"), std::slice::from_ref(key), Operation::Acquire(ask));
         assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
     }
@@ -723,7 +727,7 @@ fn release_that_panics(after: usize) -> bool {
     let session = Some(Session { connection: crowd.manager.sessions().connection(7), grace: Millis(0) });
     crowd.holds("h", Write, &[a.clone(), b.clone()]);
     crowd.holds("over", Read, std::slice::from_ref(&d));
-    let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
+    let ask = binding(Write, Wait::Forever, session);
     assert!(crowd.serve("first", std::slice::from_ref(&a), Operation::Acquire(ask)).outcome.is_ok());
     crowd.waits("second", Write, &[b.clone(), c, e]);
     crowd.waits("third", Read, &[a.clone(), d]);

@@ -4,7 +4,7 @@
 use lock_core::model::effect::Effects;
 use lock_core::model::hold::{Mode, Session};
 use lock_core::model::key::{KeyIndex, PlainName};
-use lock_core::model::request::{Operation, Outcome, Wait};
+use lock_core::model::request::{Operation, Outcome, Terms, Wait};
 use lock_core::model::step;
 use lock_core::model::time::Millis;
 use lock_core::wait::jobs::Job;
@@ -207,7 +207,7 @@ fn bound(crowd: &mut Crowd, owner: &str, client: u64, wait: Wait, keys: &[PlainN
     let mut request = acquire_or(owner, Mode::Write, wait);
     let session = Session { connection: crowd.manager.sessions().connection(client), grace: Millis(0) };
     if let Operation::Acquire(ask) = &mut request.operation {
-        ask.session = Some(session);
+        ask.terms = Terms::of(None, Some(session), None);
     }
     crowd.serve(keys, &request).0.expect("is not refused");
 }

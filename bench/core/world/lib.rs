@@ -111,13 +111,11 @@ pub fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
     let ask = Operation::Acquire(Acquire {
         mode,
         lease: Millis(30_000),
-        note: None,
         wait,
         retry: None,
-        session: None,
         queue: None,
         share: None,
-        min_fence: None,
+        terms: None,
     });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }

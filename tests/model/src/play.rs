@@ -9,8 +9,7 @@ use lock_core::model::time::Millis;
 
 /// A request for the core by itself, without any option.
 pub fn plain(mode: Mode, wait: Wait) -> Acquire {
-    let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
-    Acquire { mode, lease: Millis(LONG), note, wait, retry, session, queue, share, min_fence }
+    Acquire { mode, lease: Millis(LONG), wait, retry: None, queue: None, share: None, terms: None }
 }
 
 impl World {

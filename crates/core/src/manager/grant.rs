@@ -2,13 +2,13 @@
 
 use crate::model::effect::Cause;
 use crate::model::fence::{Fence, FenceClock};
-use crate::model::hold::{Epoch, Hold};
+use crate::model::hold::{Epoch, Hold, Session};
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::offers::OfferId;
 use crate::model::owner::Owner;
-use crate::model::request::{Acquire, PerKey, Refusal, per_key};
-use crate::model::step::Step;
+use crate::model::request::{Acquire, PerKey, Refusal, Terms};
+use crate::model::step::{Step, per_key};
 use crate::model::time::{Millis, Timestamp, WallTime};
 use crate::wait::order::is_upgrade;
 use crate::wait::waiter::{GrantUndo, PriorHold};
@@ -19,8 +19,17 @@ pub(crate) struct GrantContext<'n> {
     pub(crate) epoch: Epoch,
     /// How far the fence clock jumps before a process's first fence.
     pub(crate) skew: Millis,
-    /// The offer that new holds are part of, and until when; None if a client receives the grant.
-    pub(crate) offer: Option<(OfferId, Timestamp)>,
+    /// The offer that new holds are part of; None if a client receives the grant.
+    pub(crate) offer: Option<Offer>,
+}
+
+/// An offer that is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    pub(crate) id: OfferId,
+    pub(crate) until: Timestamp,
+    /// What binds it to the connection over which its owner waits.
+    pub(crate) session: Option<Session>,
 }
 
 impl<'n> GrantContext<'n> {
@@ -51,7 +60,7 @@ pub(crate) fn grant<K: Keyspace, R>(
 ) -> Result<PerKey<R>, Refusal> {
     let wall = step.now.wall;
     // The fence of an offer rises when it is collected.
-    let least = operation.min_fence.filter(|_| context.offer.is_none());
+    let least = operation.terms.as_ref().and_then(|terms| terms.min_fence).filter(|_| context.offer.is_none());
     // Also of a waiter: the wall clock may have been set back since it came.
     if least.is_some_and(|least| !context.fences.admits(least, wall, context.skew)) {
         return Err(Refusal::MinFenceAhead);
@@ -128,9 +137,9 @@ fn grant_key<K: Keyspace>(
     key: KeyIndex,
     (owner, operation): (&Owner, &Acquire),
     old: Option<Hold>,
-    (fence, epoch, offer): (Fence, Epoch, Option<(OfferId, Timestamp)>),
+    (fence, epoch, offer): (Fence, Epoch, Option<Offer>),
 ) -> GrantUndo {
-    let deadline = offer.map_or(step.now.mono + operation.lease, |(_, until)| until);
+    let deadline = offer.map_or(step.now.mono + operation.lease, |offer| offer.until);
     let is_collected = old.as_ref().is_some_and(|hold| hold.offer().is_some());
     let (count, added) = counted(old.as_ref(), operation, is_collected);
     let prior = old.as_ref().map(PriorHold::of);
@@ -154,16 +163,18 @@ fn grant_key<K: Keyspace>(
     hold.set_granted_in(epoch);
     hold.deadline = if is_collected { deadline } else { hold.deadline.max(deadline) };
     if is_collected || offer.is_some() {
-        hold.set_offer(offer.map(|(id, _)| id));
+        hold.set_offer(offer.map(|offer| offer.id));
     }
-    if operation.note.is_some() {
-        hold.set_note(operation.note.clone());
+    let terms = operation.terms.as_deref();
+    if let Some(Terms { note: Some(note), .. }) = terms {
+        hold.set_note(Some(note.clone()));
     }
+    let session = offer.map_or_else(|| terms?.session, |offer| offer.session);
     if is_collected {
         // An offer may be bound to the connection over which its owner waited.
-        hold.bind(operation.session);
+        hold.bind(session);
     } else {
-        hold.rebind(operation.session);
+        hold.rebind(session);
     }
     let undo = GrantUndo { fence, latest: Some(fence), added, deadline: hold.deadline, session: hold.session(), prior };
     let lock = step.keys.lock_or_create(key);

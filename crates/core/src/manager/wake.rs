@@ -3,14 +3,14 @@
 //! Which waiters are tried, and in which order, is a matter of [`super::scan`].
 
 use super::LockManager;
-use super::grant::{GrantContext, grant};
+use super::grant::{GrantContext, Offer, grant};
 use crate::model::ended_holds::Over;
 use crate::model::hold::Session;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::offers::OfferId;
 use crate::model::owner::Owner;
-use crate::model::request::{Acquire, Cycle, PerKey, Refusal, WaitEnd, WaiterId};
+use crate::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
 use crate::model::step::Step;
 use crate::model::time::{Millis, Timestamp};
 use crate::wait::order::{Order, Passed, Requester, Verdict, judge};
@@ -134,13 +134,11 @@ impl LockManager {
         let owner = waiter.owner.clone();
         // No client is there to receive it: the owner collects it when it asks again.
         let (until, session) = self.offered_until(waiter, step.now.mono);
-        let offer = until.map(|until| (self.offers.next_id(), until));
-        let detached = offer.and_then(|_| Some(Acquire { session, ..waiter.detached()? }));
-        let operation = detached.as_ref().unwrap_or(&waiter.operation);
+        let offer = until.map(|until| Offer { id: self.offers.next_id(), until, session });
         let context =
             GrantContext { offer, ..GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew) };
-        match (grant(step, indices, (&owner, operation), context, |given| given), offer) {
-            (Ok(given), Some((offer, _))) => self.note_offer(step, id, (offer, indices, &given)),
+        match (grant(step, indices, (&owner, &waiter.operation), context, |given| given), offer) {
+            (Ok(given), Some(offer)) => self.note_offer(step, id, (offer.id, indices, &given)),
             (Ok(given), None) => self.note_grant(step, id, indices, given),
             (Err(refusal), _) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
         }

@@ -2,7 +2,7 @@
 
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Session};
-use super::key::{Db, KeyIndex, KeyName};
+use super::key::{Db, KeyName};
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
 use crate::collections::arena::Id;
@@ -13,19 +13,6 @@ use smallvec::SmallVec;
 
 /// One value per key, in the order of the keys; in place for the usual single key.
 pub type PerKey<T> = SmallVec<[T; 1]>;
-
-/// Returns what is found for each of these keys.
-///
-/// # Errors
-/// The first that is found.
-#[inline(always)]
-pub(crate) fn per_key<T, E>(keys: &[KeyIndex], mut find: impl FnMut(KeyIndex) -> Result<T, E>) -> Result<PerKey<T>, E> {
-    match keys {
-        // To move what was just pushed stalls a processor.
-        [key] => Ok(PerKey::from_buf([find(*key)?])),
-        _ => keys.iter().map(|key| find(*key)).collect(),
-    }
-}
 
 /// A well-formed request: what it asks of all the step's keys, for one owner.
 #[derive(Clone, Debug)]
@@ -65,7 +52,7 @@ impl Operation {
     #[must_use]
     pub fn min_fence(&self) -> Option<Fence> {
         match self {
-            Operation::Acquire(operation) => operation.min_fence,
+            Operation::Acquire(operation) => operation.terms.as_ref()?.min_fence,
             Operation::Extend(operation) => operation.min_fence,
             Operation::Release(_) | Operation::Guard(_) => None,
         }
@@ -79,21 +66,37 @@ pub struct Acquire {
     pub mode: Mode,
     /// How long the lease is to run at least.
     pub lease: Millis,
-    /// The note to keep with the hold; None leaves the one that is there.
-    pub note: Option<Note>,
     /// How long to wait when it cannot be had now.
     pub wait: Wait,
     /// This repeats a request whose reply was lost: let the count be at least so many, rather than one more.
     pub retry: Option<u32>,
-    /// The connection to bind the hold to; None leaves the binding as it is.
-    pub session: Option<Session>,
     /// For how long the owner's place in the queue, and a grant that no client has received, outlive this request;
     /// None if not at all.
     pub queue: Option<Millis>,
     /// How many shares it takes, and of how many; None if it takes the whole lock, or reads without a limit.
     pub share: Option<Share>,
+    /// What few requests say of the hold. Apart: waiters are kept in great numbers.
+    pub terms: Option<Box<Terms>>,
+}
+
+/// The rare terms of an acquisition: they say how the hold is kept, and not whether it can be had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The note to keep with the hold; None leaves the one that is there.
+    pub note: Option<Note>,
+    /// The connection to bind the hold to; None leaves the binding as it is.
+    pub session: Option<Session>,
     /// The fence of the hold is to be this one at least. Of a request for one key alone.
     pub min_fence: Option<Fence>,
+}
+
+impl Terms {
+    /// Returns these terms; None if there are none.
+    #[must_use]
+    pub fn of(note: Option<Note>, session: Option<Session>, min_fence: Option<Fence>) -> Option<Box<Terms>> {
+        let are_given = note.is_some() || session.is_some() || min_fence.is_some();
+        are_given.then(|| Box::new(Terms { note, session, min_fence }))
+    }
 }
 
 /// Shares of a lock. A share is a read count: it is taken only while all holders together have few enough of them.

@@ -8,6 +8,7 @@ use crate::model::key::{Db, KeyName};
 use crate::model::owner::Owner;
 use crate::model::request::{WaitEnd, WaiterId};
 use crate::model::time::{Millis, Timestamp, WallTime};
+use alloc::boxed::Box;
 
 /// The result of a poll of the time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl WaitTable {
         if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
             queue.reservation.get_or_insert_with(|| {
                 let until = now + most;
-                let timer = wheel.arm(Timer::Reservation(db, name.clone()), until, generations);
+                let timer = wheel.arm(Timer::Reservation(Box::new((db, name.clone()))), until, generations);
                 Reservation { until, timer, was_passed: false }
             });
         }
@@ -97,9 +98,9 @@ impl WaitTable {
     /// work on the way.
     pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
         match self.wheel.poll(now) {
-            Poll::Due(entry, Timer::Reservation(db, name)) => {
+            Poll::Due(entry, Timer::Reservation(reserved)) => {
                 self.wheel.disarm(entry);
-                self.mark_ready(db, &name);
+                self.mark_ready(reserved.0, &reserved.1);
                 WaitPoll::Pending
             }
             Poll::Due(entry, Timer::Wait(id)) => match self.waiters.get(id) {

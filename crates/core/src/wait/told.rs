@@ -189,10 +189,10 @@ mod tests {
     /// A table in which so many owners have places for one key, for 60 s from 0 on.
     fn table(count: usize) -> (WaitTable, Vec<WaiterId>) {
         let mut table = WaitTable::new(|_| 0);
-        let (note, retry, session, share, min_fence) = (None, Some(1), None, None, None);
+        let (retry, share, terms) = (Some(1), None, None);
         let queue = Some(Millis(60_000));
         let (mode, lease, wait) = (Mode::Write, Millis(1_000), Wait::Never);
-        let ask = Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence };
+        let ask = Acquire { mode, lease, wait, retry, queue, share, terms };
         let key = Wanted { name: KeyName::new(b"k", |_| 0), upgrade: false };
         let admit = |n: usize| {
             let owner = Owner::new(format!("o{n}").as_bytes());

@@ -245,7 +245,7 @@ impl WaitTable {
 mod tests {
     use super::*;
     use crate::model::hold::{Epoch, Hold, Mode, Session};
-    use crate::model::request::{Acquire, Wait};
+    use crate::model::request::{Acquire, Terms, Wait};
     use crate::model::session::Sessions;
     use crate::wait::waiter::{PriorHold, Wanted};
     use alloc::format;
@@ -259,13 +259,11 @@ mod tests {
         let operation = |client| Acquire {
             mode: Mode::Write,
             lease: Millis(1_000),
-            note: None,
             wait: Wait::Forever,
             retry: None,
-            session: Some(session(client)),
             queue: None,
             share: None,
-            min_fence: None,
+            terms: Terms::of(None, Some(session(client)), None),
         };
         let waiters: Vec<WaiterId> = (0..1_000)
             .map(|n| {
@@ -303,8 +301,8 @@ mod tests {
         let (mut wait_table, sessions) = (WaitTable::new(|_| 0), Sessions::new(|_| 0));
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
-        let (note, retry, queue, share, min_fence) = (None, None, None, None, None);
-        let operation = Acquire { mode, lease, note, wait, retry, session: Some(session(1)), queue, share, min_fence };
+        let (retry, queue, share, terms) = (None, None, None, Terms::of(None, Some(session(1)), None));
+        let operation = Acquire { mode, lease, wait, retry, queue, share, terms };
         let key = Wanted { name: KeyName::new(b"key", |_| 0), upgrade: false };
         let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0));
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);

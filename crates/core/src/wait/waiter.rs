@@ -68,7 +68,8 @@ pub struct Waiter {
 #[derive(Clone, Debug)]
 pub(super) enum Timer {
     Wait(WaiterId),
-    Reservation(Db, KeyName),
+    // Apart: there are far more waits.
+    Reservation(Box<(Db, KeyName)>),
 }
 
 /// A key that is waited for.
@@ -236,12 +237,11 @@ impl Waiter {
         self.operation.wait == Wait::Never
     }
 
-    /// Returns its request as a place without a client; None if it is no place. The lease, the note, the session and
-    /// the fence of a grant are those of the request that collects it.
+    /// Returns its request as a place without a client; None if it is no place. The lease and the terms of a grant are
+    /// those of the request that collects it.
     pub(crate) fn detached(&self) -> Option<Acquire> {
         let Acquire { mode, queue, share, .. } = self.operation;
-        let (wait, retry, note, session) = (Wait::Never, Some(self.offered()), None, None);
-        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue, share, min_fence: None })
+        Some(Acquire { mode, lease: queue?, wait: Wait::Never, retry: Some(self.offered()), queue, share, terms: None })
     }
 
     /// The count of an offer of what it asks for.
@@ -303,7 +303,7 @@ impl Waiter {
     pub(super) fn prior_connections(&self) -> Vec<Connection> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
         let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
-        let own = self.operation.session.map(|session| session.connection);
+        let own = self.operation.terms.as_ref().and_then(|terms| terms.session).map(|session| session.connection);
         prior.filter(|connection| Some(*connection) != own).collect()
     }
 

@@ -17,7 +17,7 @@ use lock_core::model::hold::Session;
 use lock_core::model::key::KeyIndex;
 use lock_core::model::owner::{Note, Owner};
 use lock_core::model::request::{
-    self, Acquire, Amount, Extend, Guard, Operation, RedirectReason, Release, Share, Wait, WaiterId,
+    self, Acquire, Amount, Extend, Guard, Operation, RedirectReason, Release, Share, Terms, Wait, WaiterId,
 };
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::deadlock::Budgets;
@@ -322,20 +322,18 @@ impl World {
         let wait = if self.unit.is_some() { Wait::Never } else { *wait };
         let (mode, retry) = (*mode, retry.or(queue.map(|_| share.map_or(1, |(_, take)| take))));
         let note_kept = note.map(|note| Note::new(&[note]));
+        let min_fence = self.min_fence.filter(|_| keys.len() == 1 && share.is_none());
         let ask = Acquire {
             mode,
             lease: Millis(*lease),
-            note: note_kept,
             wait,
             retry,
-            session: self.session(*session),
             queue: queue.map(Millis),
             share: share
                 .and_then(|(limit, take)| Some(Share { limit: NonZeroU32::new(limit)?, take: NonZeroU32::new(take)? })),
-            // As the parser has it.
-            min_fence: self.min_fence.filter(|_| keys.len() == 1 && share.is_none()),
+            terms: Terms::of(note_kept, self.session(*session), min_fence),
         };
-        let min_fence = ask.min_fence.map(Fence::get);
+        let min_fence = min_fence.map(Fence::get);
         let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
         let (owner_, session) = (*owner, self.bound(*session));
         let wish = Wish {
