@@ -138,7 +138,7 @@ impl LockManager {
         let context =
             GrantContext { offer, ..GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew) };
         match (grant(step, indices, (&owner, &waiter.operation), context, |given| given), offer) {
-            (Ok(given), Some(offer)) => self.note_offer(step, id, (offer.id, indices, &given)),
+            (Ok(given), Some(offer)) => self.note_offer(step, id, (offer.id, &given)),
             (Ok(given), None) => self.note_grant(step, id, indices, given),
             (Err(refusal), _) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
         }
@@ -183,13 +183,7 @@ impl LockManager {
     }
 
     /// A place was granted these keys, and no client waits there: it is an offer.
-    fn note_offer<K: Keyspace>(
-        &mut self,
-        step: &mut Step<'_, K>,
-        id: WaiterId,
-        (offer, indices, given): (OfferId, &[KeyIndex], &[GrantUndo]),
-    ) {
-        self.clear_reservations(step, indices);
+    fn note_offer<K>(&mut self, step: &mut Step<'_, K>, id: WaiterId, (offer, given): (OfferId, &[GrantUndo])) {
         let Some(waiter) = self.wait_table.waiter(id) else { return };
         let keys = waiter.keys.iter().map(|key| key.name.clone());
         let keys = keys.zip(given).map(|(name, given)| (name, given.prior_fence().is_some()));
@@ -197,7 +191,8 @@ impl LockManager {
         let is_made = self.offers.made(offer, waiter.db, limit, keys);
         step.effects.tell(self.wait_table.message(id));
         let end = if is_made { WaitEnd::Offered { since: waiter.since } } else { WaitEnd::Left };
-        self.wait_table.remove(id);
+        // What its owner held before keeps nobody waiting who was not waiting already.
+        self.wait_table.forget(id, is_made);
         step.effects.wait_ends.push((id, end));
     }
 

@@ -325,7 +325,12 @@ impl WaitTable {
     ///
     /// True if there was one.
     pub fn remove(&mut self, id: WaiterId) -> bool {
-        self.leave_queues(id, false);
+        self.forget(id, false)
+    }
+
+    /// As [`WaitTable::remove`]. If it was granted its keys, its queues need not be served.
+    pub(crate) fn forget(&mut self, id: WaiterId, granted: bool) -> bool {
+        self.leave_queues(id, granted);
         self.untell(id);
         let Some(waiter) = self.waiters.get(id) else { return false };
         self.owners.remove(&waiter.owner, waiter.ticket);
