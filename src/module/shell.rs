@@ -21,7 +21,7 @@ use server_api::Ctx;
 use server_api::event::LoadedFrom;
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 
 /// The limits until the table of configurations has set each, which it does before the first command.
 const NO_LIMITS: Limits = Limits {
@@ -108,7 +108,12 @@ thread_local! {
 
 /// Hashes bytes by SipHash, under the key of this process.
 fn keyed_hash(bytes: &[u8]) -> u64 {
-    HASH_KEY.with(|key| key.hash_one(bytes))
+    HASH_KEY.with(|key| {
+        // Not `hash_one`, which hashes the length as well: here that tells nothing apart.
+        let mut hasher = key.build_hasher();
+        hasher.write(bytes);
+        hasher.finish()
+    })
 }
 
 /// The state of the module.

@@ -54,20 +54,12 @@ impl Ctx<'_> {
         if self.flags().contains(Flags::LUA) {
             return false;
         }
-        // By the client's number: Redis 7.0 crashes when it is asked for the user of a call that has none.
-        // SAFETY: the context lives for this call (rule 2). The name is the module's: without automatic memory, the
-        // server does not free it.
-        let name = unsafe {
-            let name =
-                api!(RedisModule_GetClientUserNameById(self.as_ptr(), api!(RedisModule_GetClientId(self.as_ptr()))));
-            OwnedStr::owned(name)
-        };
-        let Some(name) = name else { return true };
+        let Some(name) = self.user_name() else { return true };
         let key = OwnedStr::new(key);
-        // SAFETY: both names are owned by this function and outlive the calls. The user is the module's, freed once and
+        // SAFETY: both names are owned by the module and outlive the calls. The user is the module's, freed once and
         // not used after that; it is null if the user was deleted.
         unsafe {
-            let user = api!(RedisModule_GetModuleUserFromUserName(name.as_str().as_ptr()));
+            let user = api!(RedisModule_GetModuleUserFromUserName(name.as_ptr()));
             if user.is_null() {
                 return false;
             }

@@ -25,19 +25,23 @@ impl Ctx<'_> {
     #[must_use]
     pub fn connection(&self) -> Option<u64> {
         let is_alien = self.flags().intersects(Flags::LUA | Flags::REPLICATED | Flags::LOADING);
-        let id = self.client_id();
-        (self.is_command() && !is_alien && is_connected(self, id)).then_some(id)
+        // No server names a user for a client without a connection.
+        (self.is_command() && !is_alien && self.user_name().is_some()).then_some(self.client_id())
     }
-}
 
-/// True if the server has a connection of this number.
-fn is_connected(ctx: &Ctx<'_>, id: u64) -> bool {
-    // Each connection has a user, and no server names a user for a client without a connection. Whether the client
-    // exists is the wrong question: Valkey 9.1 says yes of any client that runs a command, and crashes if asked for its
-    // address.
-    // SAFETY: the context lives for this call (rule 2). The name is the module's: without automatic memory, the server
-    // does not free it.
-    unsafe { OwnedStr::owned(api!(RedisModule_GetClientUserNameById(ctx.as_ptr(), id))) }.is_some()
+    /// The name of the user of this call's client; None of a client without a connection.
+    ///
+    /// Whether the client exists is the wrong question: Valkey 9.1 says yes of any client that runs a command, and
+    /// crashes if asked for its address.
+    pub(super) fn user_name(&self) -> Option<&OwnedStr> {
+        let name = self.user_name.get_or_init(|| {
+            // By the client's number: Redis 7.0 crashes when it is asked for the user of a call that has none.
+            // SAFETY: the context lives for this call (rule 2). The name is the module's: without automatic memory, the
+            // server does not free it.
+            unsafe { OwnedStr::owned(api!(RedisModule_GetClientUserNameById(self.as_ptr(), self.client_id()))) }
+        });
+        name.as_ref()
+    }
 }
 
 /// True if a client of this number still exists.

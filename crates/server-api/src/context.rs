@@ -3,10 +3,10 @@
 //! Other files add to it what they are for: replies, replication, access control, timers, blocking.
 
 use super::args::Args;
-use super::string::Str;
+use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
 use redis_module::raw;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -21,6 +21,8 @@ pub struct Ctx<'a> {
     args: Option<Args<'a>>,
     /// Does not change within one call; asked for at its first use.
     flags: Cell<Option<Flags>>,
+    /// The name of its client's user, likewise.
+    pub(super) user_name: OnceCell<Option<OwnedStr>>,
     lent: PhantomData<&'a mut raw::RedisModuleCtx>,
 }
 
@@ -56,7 +58,8 @@ impl<'a> Ctx<'a> {
     /// The server must have passed `raw` to a call that lasts for `'a`, and no other `Ctx` may be made of it (rule 3).
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
         let raw = NonNull::new(raw).expect("the server passes a context");
-        Ctx { raw, replied: false, args: None, flags: Cell::new(None), lent: PhantomData }
+        let (flags, user_name) = (Cell::new(None), OnceCell::new());
+        Ctx { raw, replied: false, args: None, flags, user_name, lent: PhantomData }
     }
 
     /// # Safety

@@ -22,13 +22,14 @@ pub enum Spread {
 /// Sends a message to the subscribers of a channel. Returns how many clients of this node get it.
 pub fn publish(channel: &[u8], message: &[u8], spread: Spread) -> usize {
     let (channel, message) = (OwnedStr::new(channel), OwnedStr::new(message));
-    let (channel, message) = (channel.as_str().as_ptr(), message.as_str().as_ptr());
     // SAFETY: no server reads the context, so that there need be none. Both strings outlive the call, in which the
     // server copies them.
     let receivers = unsafe {
         match spread {
-            Spread::Everywhere => api!(RedisModule_PublishMessage(ptr::null_mut(), channel, message)),
-            Spread::Shard => api!(RedisModule_PublishMessageShard(ptr::null_mut(), channel, message)),
+            Spread::Everywhere => api!(RedisModule_PublishMessage(ptr::null_mut(), channel.as_ptr(), message.as_ptr())),
+            Spread::Shard => {
+                api!(RedisModule_PublishMessageShard(ptr::null_mut(), channel.as_ptr(), message.as_ptr()))
+            }
         }
     };
     usize::try_from(receivers).unwrap_or_default()
@@ -56,18 +57,14 @@ impl Ctx<'_> {
             Spread::Everywhere => b"PUBLISH",
             Spread::Shard => &b"SPUBLISH"[..],
         });
-        let (channel, message) = (OwnedStr::new(channel), OwnedStr::new(b""));
-        let mut words = [&command, &channel, &message].map(|word| word.as_str().as_ptr());
-        // By the client's number, as in acl.rs.
-        // SAFETY: the context lives for this call (rule 2). The name is the module's: without automatic memory, the
-        // server does not free it. It and the words are owned by this function and outlive the calls. The user is the
-        // module's, freed once and not used after that; it is null if the user was deleted.
+        let channel = OwnedStr::new(channel);
+        // The message matters to no right: any string will do.
+        let mut words = [&command, &channel, &channel].map(OwnedStr::as_ptr);
+        let Some(name) = self.user_name() else { return false };
+        // SAFETY: the context lives for this call (rule 2). The name and the words are owned by the module and outlive
+        // the calls. The user is the module's, freed once and not used after that; it is null if the user was deleted.
         unsafe {
-            let id = api!(RedisModule_GetClientId(self.as_ptr()));
-            let Some(name) = OwnedStr::owned(api!(RedisModule_GetClientUserNameById(self.as_ptr(), id))) else {
-                return false;
-            };
-            let user = api!(RedisModule_GetModuleUserFromUserName(name.as_str().as_ptr()));
+            let user = api!(RedisModule_GetModuleUserFromUserName(name.as_ptr()));
             if user.is_null() {
                 return false;
             }
@@ -75,7 +72,7 @@ impl Ctx<'_> {
             let may = api!(RedisModule_ACLCheckCommandPermissions(user, words, len)) == raw::REDISMODULE_OK as c_int;
             if !may {
                 let reason = raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_CHANNEL;
-                api!(RedisModule_ACLAddLogEntry(self.as_ptr(), user, channel.as_str().as_ptr(), reason));
+                api!(RedisModule_ACLAddLogEntry(self.as_ptr(), user, channel.as_ptr(), reason));
             }
             api!(RedisModule_FreeModuleUser(user));
             may

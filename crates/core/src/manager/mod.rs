@@ -206,8 +206,7 @@ impl LockManager {
 
     /// Names the channel of a request, for [`Step::notify`], until [`LockManager::forget_channel`].
     pub fn channel(&mut self, bytes: &[u8]) -> ChannelId {
-        let name = self.name(bytes);
-        self.wait_table.channel(name)
+        self.wait_table.channel(bytes)
     }
 
     /// The request that named a channel is served.

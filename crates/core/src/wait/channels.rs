@@ -1,5 +1,6 @@
 //! The channels on which owners of places are told to ask again. Each is kept once, and dies with its last place.
 
+use crate::model::hashing::KeyedHash;
 use crate::model::key::KeyName;
 use crate::model::notify::ChannelId;
 use alloc::collections::BTreeMap;
@@ -14,6 +15,8 @@ pub(super) struct Channels {
     by_name: BTreeMap<KeyName, ChannelId>,
     /// The channel that a request has named last: no place may have it yet.
     asked: Option<ChannelId>,
+    /// The channel that a request has named last, if it is there still: most of a connection name the same.
+    last: Option<ChannelId>,
     /// How many bytes count for those that places have.
     bytes: usize,
     /// How many of them there are.
@@ -33,7 +36,15 @@ const BESIDE: usize = 64;
 impl Channels {
     /// Returns no channels.
     pub(super) const fn new() -> Channels {
-        Channels { slots: Vec::new(), free: Vec::new(), by_name: BTreeMap::new(), asked: None, bytes: 0, used: 0 }
+        Channels {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_name: BTreeMap::new(),
+            asked: None,
+            last: None,
+            bytes: 0,
+            used: 0,
+        }
     }
 
     /// Returns the bytes that count for all channels of places.
@@ -64,10 +75,14 @@ impl Channels {
 
     /// Names the channel of a request, which no place may have yet. It is kept until the next request names one, or
     /// [`Channels::forget_asked`].
-    pub(super) fn ask(&mut self, name: KeyName) -> ChannelId {
+    pub(super) fn ask(&mut self, bytes: &[u8], hash: KeyedHash) -> ChannelId {
         self.forget_asked();
-        let id = self.by_name.get(&name).copied().unwrap_or_else(|| self.add(name));
-        self.asked = Some(id);
+        let last = self.last.filter(|id| self.name(*id).is_some_and(|name| **name == *bytes));
+        let id = last.unwrap_or_else(|| {
+            let name = KeyName::new(bytes, hash);
+            self.by_name.get(&name).copied().unwrap_or_else(|| self.add(name))
+        });
+        (self.asked, self.last) = (Some(id), Some(id));
         id
     }
 
@@ -157,25 +172,26 @@ fn index(id: ChannelId) -> usize {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> KeyName {
-        KeyName::new(text.as_bytes(), |_| 0)
-    }
-
     #[test]
     fn a_channel_is_kept_once_and_dies_with_its_last_place() {
         let mut channels = Channels::new();
-        let one = channels.ask(name("one"));
+        let one = channels.ask(b"one", |_| 0);
         assert_eq!((channels.bytes(), channels.len(), channels.bytes_of(one)), (0, 0, 67));
         channels.join(one);
-        assert_eq!(channels.ask(name("one")), one);
+        assert_eq!(channels.ask(b"one", |_| 0), one);
         channels.join(one);
         assert_eq!((channels.bytes(), channels.len(), channels.bytes_of(one)), (67, 1, 0));
-        let other = channels.ask(name("the other"));
+        let other = channels.ask(b"the other", |_| 0);
         assert_ne!(one, other);
         channels.forget_asked();
         assert_eq!(channels.name(other).map(|name| name.len()), Some(0), "no place has it");
+        for name in [&b"third"[..], b"the other"] {
+            assert_eq!(channels.ask(name, |_| 0), other, "its slot is free");
+            assert_eq!(channels.name(other).map(|name| &**name), Some(name));
+        }
+        channels.forget_asked();
         channels.leave(one);
-        assert_eq!(channels.name(one), Some(&name("one")));
+        assert_eq!(channels.name(one).map(|name| &**name), Some(&b"one"[..]));
         channels.leave(one);
         assert_eq!((channels.bytes(), channels.len(), channels.slots.len()), (0, 0, 0));
         assert!(channels.are_sound(&BTreeMap::new()));

@@ -3,7 +3,6 @@
 use super::connections::Client;
 use super::table::WaitTable;
 use super::waiter::Waiter;
-use crate::model::key::KeyName;
 use crate::model::notify::{ChannelId, Message, Notify};
 use crate::model::request::WaiterId;
 use crate::model::time::{Millis, Timestamp};
@@ -18,8 +17,8 @@ impl WaitTable {
     }
 
     /// Names the channel of a request, until [`WaitTable::forget_channel`].
-    pub(crate) fn channel(&mut self, name: KeyName) -> ChannelId {
-        self.channels.ask(name)
+    pub(crate) fn channel(&mut self, bytes: &[u8]) -> ChannelId {
+        self.channels.ask(bytes, self.owners.hash())
     }
 
     /// Forgets the channel of a request that is served, unless a place has it.
@@ -180,7 +179,7 @@ impl WaitTable {
 mod tests {
     use super::*;
     use crate::model::hold::Mode;
-    use crate::model::key::Db;
+    use crate::model::key::{Db, KeyName};
     use crate::model::owner::Owner;
     use crate::model::request::{Acquire, PerKey, Wait};
     use crate::wait::waiter::Wanted;
@@ -206,7 +205,7 @@ mod tests {
     fn waits_that_end_together_are_gone_at_once_and_their_memory_goes_in_pieces() {
         const COUNT: usize = 1_000;
         let (mut table, ids) = table(COUNT);
-        let channel = table.channel(KeyName::new(b"ch", |_| 0));
+        let channel = table.channel(b"ch");
         ids.iter().for_each(|id| table.tell(*id, Notify::On { channel, client: 7 }));
         table.forget_channel();
         let mut retired = table.retire();
@@ -225,7 +224,7 @@ mod tests {
     fn places_of_a_closed_connection_are_shortened_in_pieces_and_no_others() {
         const COUNT: usize = 1_000;
         let (mut table, ids) = table(COUNT);
-        let channel = table.channel(KeyName::new(b"ch", |_| 0));
+        let channel = table.channel(b"ch");
         for (n, id) in ids.iter().enumerate() {
             table.tell(*id, Notify::On { channel, client: 7 });
             // A fifth asks over another connection later, and a fifth is forgotten.
@@ -254,7 +253,7 @@ mod tests {
     #[test]
     fn a_place_that_is_asked_for_again_before_its_turn_is_left_alone() {
         let (mut table, ids) = table(2);
-        let channel = table.channel(KeyName::new(b"ch", |_| 0));
+        let channel = table.channel(b"ch");
         ids.iter().for_each(|id| table.tell(*id, Notify::On { channel, client: 7 }));
         table.connection_closed(7, Timestamp(5_000_000));
         table.tell(ids[0], Notify::On { channel, client: 8 });
