@@ -124,8 +124,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 100_000,
         fixed: false,
         unit: "requests",
-        reason: "how many requests with QUEUE may wait on this server, with a client or without: each takes some 490 \
-                 bytes, or 700 where nobody else waits for the key",
+        reason: "how many requests with QUEUE may wait on this server, with a client or without: each takes some 380 \
+                 bytes, or 660 where nobody else waits for the key",
         get: || limit(|limits| limits.places_max as i64),
         set: |value| set_limit(|limits| limits.places_max = value as usize),
     },

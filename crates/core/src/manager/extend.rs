@@ -7,8 +7,8 @@ use crate::model::fence::Fence;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::owner::Owner;
-use crate::model::request::{Extend, Outcome, Refusal, per_key};
-use crate::model::step::Step;
+use crate::model::request::{Extend, Outcome, Refusal};
+use crate::model::step::{Step, per_key};
 
 impl LockManager {
     /// Extends the holds on these keys, each that the owner has.

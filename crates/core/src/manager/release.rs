@@ -7,8 +7,8 @@ use crate::model::hold::Mode;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::owner::Owner;
-use crate::model::request::{Amount, Outcome, Refusal, Release, per_key};
-use crate::model::step::Step;
+use crate::model::request::{Amount, Outcome, Refusal, Release};
+use crate::model::step::{Step, per_key};
 use alloc::vec::Vec;
 
 impl LockManager {

@@ -2,7 +2,7 @@
 
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Session};
-use super::key::{Db, KeyIndex, KeyName};
+use super::key::{Db, KeyName};
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
 use crate::collections::arena::Id;
@@ -13,19 +13,6 @@ use smallvec::SmallVec;
 
 /// One value per key, in the order of the keys; in place for the usual single key.
 pub type PerKey<T> = SmallVec<[T; 1]>;
-
-/// Returns what is found for each of these keys.
-///
-/// # Errors
-/// The first that is found.
-#[inline(always)]
-pub(crate) fn per_key<T, E>(keys: &[KeyIndex], mut find: impl FnMut(KeyIndex) -> Result<T, E>) -> Result<PerKey<T>, E> {
-    match keys {
-        // To move what was just pushed stalls a processor.
-        [key] => Ok(PerKey::from_buf([find(*key)?])),
-        _ => keys.iter().map(|key| find(*key)).collect(),
-    }
-}
 
 /// A well-formed request: what it asks of all the step's keys, for one owner.
 #[derive(Clone, Debug)]

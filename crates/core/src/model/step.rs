@@ -6,7 +6,7 @@ use super::key::{KeyIndex, KeyName};
 use super::keyspace::Keyspace;
 use super::limits::Budget;
 use super::notify::Notify;
-use super::request::WaitEnd;
+use super::request::{PerKey, WaitEnd};
 use super::time::{Now, Timestamp};
 use alloc::vec::Vec;
 
@@ -160,5 +160,18 @@ impl<'k, K: Keyspace> Step<'k, K> {
     /// True if this key has no hold.
     pub(crate) fn is_free(&mut self, key: KeyIndex) -> bool {
         self.keys.lock(key).is_none_or(|lock| lock.is_free())
+    }
+}
+
+/// Returns what is found for each of these keys.
+///
+/// # Errors
+/// The first that is found.
+#[inline(always)]
+pub(crate) fn per_key<T, E>(keys: &[KeyIndex], mut find: impl FnMut(KeyIndex) -> Result<T, E>) -> Result<PerKey<T>, E> {
+    match keys {
+        // To move what was just pushed stalls a processor.
+        [key] => Ok(PerKey::from_buf([find(*key)?])),
+        _ => keys.iter().map(|key| find(*key)).collect(),
     }
 }
