@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the documents as a site with search, and checks every link in it.
+"""Builds the documents as a site with search, checks every link in it, and asks the search what people type.
 
     tools/docs.py [FOLDER]  builds target/docs, or the folder. Needs what tools/install.sh docs brings
     tools/docs.py --check   builds nothing: fails if a page of docs is missing in the navigation, or a block of code in
@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import urllib.parse
 from pathlib import Path, PurePosixPath
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "target/docs-source"
 BLOCKS = "tools/docs/blocks.txt"
 WORDS = ROOT / "tools/docs/words.txt"
+# Where tools/install.sh puts Node.js.
+NODE = ROOT / "target/node/bin"
 # The first page. The parts of the navigation, each with the page that links to its pages in their order. A page
 # outside of docs stands in the first part that links to it, or at the end.
 HOME = "docs/README.md"
@@ -178,12 +181,12 @@ def rewritten(name, files):
     return "\n".join(lines) + "\n"
 
 
-def words():
-    """What people search for, page by page."""
+def words(questions=False):
+    """What people search for, page by page: words, which the index has, or questions."""
     found = {}
     for line in WORDS.read_text().splitlines():
-        if line and line[0] != "#":
-            page, _, listed = line.partition(": ")
+        if line and line[0] != "#" and line.startswith("? ") == questions:
+            page, _, listed = line.removeprefix("? ").partition(": ")
             found.setdefault(page, []).extend(word.strip() for word in listed.split(","))
     return found
 
@@ -294,7 +297,7 @@ def mistakes(files):
     _, missing = navigation(files)
     for name in missing:
         yield f"{name}: the README.md of its folder has no link to it, so it is missing in the navigation"
-    yield from (f"{WORDS.name}: there is no {page}" for page in words() if page not in files)
+    yield from (f"{WORDS.name}: there is no {page}" for page in [*words(), *words(questions=True)] if page not in files)
     pages = {name: (ROOT / name).read_text() for name in files if name.endswith(".md")}
     yield from unknown_blocks((ROOT / BLOCKS).read_text(), pages, files)
 
@@ -305,14 +308,20 @@ def lead_to_pages(site):
     index.write_text(re.sub(r'"index-\d+"', '""', index.read_text()))
 
 
+def node():
+    """Node.js, where there is one."""
+    return os.environ.get("REDIS_LOCK_NODE") or shutil.which("node", path=f"{NODE}:{os.environ['PATH']}")
+
+
 def unfound_words(site):
-    """A line for each word that the index of the site does not lead to its page by."""
-    index = json.loads(re.search(r"Search\.setIndex\((.*)\)", (site / "searchindex.js").read_text(), re.S)[1])
-    for page, listed in words().items():
-        for word in listed:
-            found = {index["filenames"][place[0]] for place in index["indexentries"].get(word.lower(), [])}
-            if page not in found:
-                yield f"{page}: the search does not find it by: {word}"
+    """A line for each word or question for which the search of the site does not show its page first."""
+    rows = [[page, word] for kind in (False, True) for page, listed in words(kind).items() for word in listed]
+    if node() is None:
+        print("docs: Node.js is missing, so nothing was asked of the search", file=sys.stderr)
+        return []
+    search = [node(), str(ROOT / "tools/docs/search.mjs"), str(site)]
+    asked = subprocess.run(search, input=json.dumps(rows), check=True, stdout=subprocess.PIPE, text=True)
+    return asked.stdout.splitlines()
 
 
 def build(site):

@@ -10,6 +10,7 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import io
+import json
 import re
 import tempfile
 import unittest
@@ -92,16 +93,35 @@ class Docs(unittest.TestCase):
             self.assertEqual(found, [f"{docs.BLOCKS}: no block: {wrong}"])
         self.assertIn("there is no test.rs", "\n".join(docs.unknown_blocks(listed, pages, set())))
 
-    def test_a_word_that_does_not_lead_to_its_page_is_found(self):
+    def test_a_word_for_which_the_search_shows_other_pages_first_is_found(self):
+        if docs.node() is None:
+            self.skipTest("Node.js is missing")
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(docs, "WORDS", Path(folder) / "words"):
-            docs.WORDS.write_text("# a comment\na.md: TTL, some words\nb.md: other\n")
+            docs.WORDS.write_text("# a comment\na.md: TTL, some words\nb.md: other\n? c.md: and why\n")
             self.assertIn("# A\n\n```{index} ! TTL, ! some words\n", docs.with_words("# A\n\n", docs.words()["a.md"]))
-            entries = '"ttl":[[0,"index-0",true]],"some words":[[0,"index-0",true],[1,"x",true]],"other":[[0,"y",true]]'
+            (Path(folder) / "_static").mkdir()
+            # The search gives the best page last.
+            tools = """const Search = {
+                setIndex: (index) => { Search.index = index; },
+                _parseQuery: (words) => [words],
+                _performSearch: (words) => Search.index[words].map((page) => ["", "", "index-0", "", 0, page]),
+            };"""
+            for name, text in {"language_data": "", "searchtools": tools}.items():
+                (Path(folder) / f"_static/{name}.js").write_text(text)
+            found = {"TTL": ["d.md", "c.md", "b.md", "a.md"], "some words": ["docs/internals/x.md", "b.md", "a.md"]}
+            found |= {"other": ["b.md", "a.md", "c.md", "d.md"], "and why": ["c.md", "docs/internals/x.md"]}
             index = Path(folder) / "searchindex.js"
-            index.write_text(f'Search.setIndex({{"filenames":["a.md","b.md"],"indexentries":{{{entries}}}}})')
+            index.write_text(f"Search.setIndex({json.dumps(found)})")
+            wrong = ["b.md: not among the first three for: other: d.md c.md a.md"]
+            wrong += ["c.md: internals before others for: and why"]
+            self.assertEqual(docs.unfound_words(Path(folder)), wrong)
+
+    def test_words_of_the_index_lead_to_the_top_of_their_page(self):
+        with tempfile.TemporaryDirectory() as folder:
+            index = Path(folder) / "searchindex.js"
+            index.write_text('Search.setIndex({"indexentries":{"ttl":[[0,"index-0",true]],"why":[[0,"x",true]]}})')
             docs.lead_to_pages(Path(folder))
-            self.assertNotIn("index-0", index.read_text())
-            self.assertEqual(list(docs.unfound_words(Path(folder))), ["b.md: the search does not find it by: other"])
+            self.assertIn('"ttl":[[0,"",true]],"why":[[0,"x",true]]', index.read_text())
 
     def test_a_link_of_the_site_that_leads_nowhere_is_found(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,13 @@
 // The site of make docs, as a person reads it.
 //
 //   site.mjs FOLDER navigation   the parts stand in their order, and lead to their pages
-//   site.mjs FOLDER search       the search finds the page about fences; it finds the guide first by what people type
+//   site.mjs FOLDER search       the search finds the page about fences
 //   site.mjs FOLDER tabs         a block in several languages shows one, and all pages the one that was chosen
 //   site.mjs FOLDER phone        no page is wider than a phone
 //   site.mjs FOLDER dark         dark where the reader's system is, with a switch; accessible in both
 //   site.mjs FOLDER picture FILE PAGE WIDTH SCHEME
 import assert from 'node:assert/strict';
-import { createReadStream, existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { createReadStream, existsSync, readdirSync, statSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { extname, join } from 'node:path';
 import { fits, isAccessible, PHONES, withBrowser } from './browser.mjs';
@@ -72,23 +72,6 @@ const search = async (open, url) => {
     titles.filter((title) => title.startsWith('src/')),
     [],
   );
-  // The guide or the operations are among the first three, and the internals behind all others.
-  const words = readFileSync(new URL('../../tools/docs/words.txt', import.meta.url), 'utf8').match(/^[^#:]+: .*/gm);
-  const wrong = await page.evaluate(
-    (words) =>
-      words.filter((word) => {
-        const names = Search._performSearch(...Search._parseQuery(word)).map(([name]) => name);
-        names.reverse();
-        const internals = names.map((name) => name.startsWith('docs/internals/'));
-        const behind = internals.indexOf(true);
-        return (
-          !names.slice(0, 3).some((name) => /^docs\/(guide|operations)\//.test(name)) ||
-          (behind >= 0 && internals.slice(behind).includes(false))
-        );
-      }),
-    words.flatMap((line) => line.split(': ')[1].split(', ')),
-  );
-  assert.deepEqual(wrong, []);
   await found.filter({ hasText: /^Fencing$/ }).click();
   await page.getByRole('heading', { level: 1, name: 'Fencing' }).waitFor();
 };
