@@ -58,7 +58,7 @@ ON_EACH_SERVER = [
 ONCE = [
     *(f"commands::minfence::{name}" for name in ("a_fence_", "a_hold_", "a_waiter_")),
     *("commands::replies_syntax::", "commands::state::"),
-    *(f"docs::documents::{name}" for name in ("every_command_", "every_program_", "the_front_page_")),
+    *(f"docs::documents::{name}" for name in ("each_page_", "every_command_", "every_program_", "the_front_page_")),
     *(f"docs::documents::the_page_of_a_command_{name}" for name in ("has_", "names_")),
     *("docs::quorum::the_program_", "docs::reference::", "harness::", "operators::dashboard::"),
     *(f"operators::config::{name}" for name in ("a_", "ex_", "locks_")),

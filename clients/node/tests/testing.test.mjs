@@ -2,14 +2,28 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { helper, LockLost, Locks, LockUnreachable, libraries, until } from './stage.mjs';
 
-const { FakeServer, startServer, useServer } = await import(
-  new URL('testing/index.js', new URL(helper, import.meta.url))
-);
+const testing = new URL('testing/index.js', new URL(helper, import.meta.url)).href;
+const { FakeServer, startServer, useServer } = await import(testing);
 
 describe('a server in memory', () => {
+  it('runs the program of the guide', async (test) => {
+    const page = readFileSync(new URL('../../../docs/guide/testing.md', import.meta.url), 'utf8');
+    const programs = [...page.matchAll(/```js\n(.*?)```/gs)];
+    assert.equal(programs.length, 1);
+    const folder = mkdtempSync(join(tmpdir(), 'guide-'));
+    test.after(() => rmSync(folder, { recursive: true }));
+    const program = join(folder, 'program.mjs');
+    const text = programs[0][1].replace("'redis-lock-client/testing'", `'${testing}'`);
+    writeFileSync(program, text.replace("'redis-lock-client'", `'${new URL(helper, import.meta.url).href}'`));
+    await import(program);
+  });
+
   it('renews over a day that passes at once', async () => {
     const server = new FakeServer();
     const lock = await new Locks(server).acquire('k');

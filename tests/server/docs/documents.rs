@@ -46,7 +46,7 @@ fn pages() -> BTreeMap<String, String> {
 /// Pages whose programs are run elsewhere. Those of client libraries, frameworks and stores: each program stands for
 /// itself and needs a library of its own; tests/guide runs them. That of quorums: its programs need several servers;
 /// see `quorum`. That of TLS: they need certificates; tests/operations runs them. Migrating: they need the helpers;
-/// clients/python/tests runs them. Testing: they need no server; the same.
+/// clients/python/tests runs them. Testing: they need no server; the tests of each helper run them.
 const OTHERS: [&str; 7] = [
     "docs/guide/clients.md",
     "docs/guide/frameworks.md",
@@ -128,6 +128,33 @@ fn the_front_page_is_short_and_begins_with_a_lock_in_each_language() {
     for word in ["make run", "make test"] {
         assert!(page.contains(word), "{word}");
     }
+}
+
+/// The pages of the guide that begin with a lock in each language.
+const FIRST_PAGES: [&str; 6] =
+    ["first-lock", "waiting", "readers-writers", "semaphores", "several-keys", "losing-a-lock"];
+
+/// The pages without a program in Python or in Java: an index, a page for those without a helper, a program for the
+/// shell, and what the helper for Java does not have.
+const OF_OTHERS: [&str; 4] = ["README", "clients", "command-line", "quorum"];
+
+#[test]
+fn each_page_of_the_guide_has_a_program_in_the_languages_of_its_readers() {
+    // What could go wrong: a reader finds commands alone, and writes a loop of his own around them.
+    let pages = pages();
+    let guide = pages
+        .iter()
+        .filter_map(|(path, page)| Some((path.strip_prefix("docs/guide/")?.strip_suffix(".md")?, page.as_str())));
+    let mut count = 0;
+    for (name, page) in guide.filter(|(name, _)| !OF_OTHERS.contains(name)) {
+        let is_first = FIRST_PAGES.contains(&name);
+        let part = if is_first { page.split("\n## ").next().unwrap() } else { page };
+        let languages: BTreeSet<&str> = blocks(part).into_iter().map(|(kind, _)| kind).collect();
+        let needed = if is_first { &LANGUAGES[..5] } else { &["python", "java"][..] };
+        assert!(needed.iter().all(|language| languages.contains(language)), "{name} has {languages:?}");
+        count += usize::from(is_first);
+    }
+    assert_eq!(count, FIRST_PAGES.len());
 }
 
 /// The headings of the page of a command, in order.

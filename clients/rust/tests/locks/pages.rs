@@ -1,5 +1,6 @@
 //! What the front page and the guide show in Rust: each line of it is a line of this file, and runs.
 
+use redis_lock_client::testing::FakeServer;
 use redis_lock_client::{Client, Error};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -23,6 +24,7 @@ const PAGES: &[(&str, &str, Program)] = pages! {
     "docs/guide/several-keys.md" = several,
     "docs/guide/losing-a-lock.md" = losing,
     "docs/guide/recipes.md" = leading,
+    "docs/guide/testing.md" = testing,
 };
 
 fn first_lock(url: &str) -> Result<(), Error> {
@@ -79,6 +81,18 @@ fn leading(url: &str) -> Result<(), Error> {
         ControlFlow::Break("done") // Continue: to lead again. The work ends when the guard is lost
     })?;
     println!("{done}");
+    if let Some(guard) = client.key("nightly").try_lock()? {
+        println!("once a day"); // None: another host runs it
+        guard.release_after(Duration::from_secs(12 * 3600))?;
+    }
+    Ok(())
+}
+
+fn testing(_: &str) -> Result<(), Error> {
+    let fake = FakeServer::start().expect("a free port");
+    let guard = fake.client().key("report").lease(Duration::from_secs(1)).lock()?;
+    fake.lose("report");
+    assert!(guard.wait_lost(Duration::from_secs(60)));
     Ok(())
 }
 
@@ -104,6 +118,6 @@ fn what_a_page_shows_in_rust_runs_here() {
         let granted = || server.connect().info_number("lock", "lock_granted");
         let before = granted();
         program(&url).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(granted() > before, "{name}");
+        assert!(granted() > before || shown.iter().any(|line| line.contains("FakeServer")), "{name}");
     }
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"redis-lock.example/clients/go/lockgoredis"
+	"redis-lock.example/clients/go/redislock"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+)
+
+type task = func(context.Context, *redislock.Hold) error
+
+func both(
+	ctx context.Context, old *redsync.Mutex, locks *redislock.Client, work func(context.Context, *redislock.Hold) error,
+) error {
+	if err := old.LockContext(ctx); err != nil {
+		return err
+	}
+	defer old.UnlockContext(context.WithoutCancel(ctx))
+	return locks.Do(ctx, "report:v2", work)
+}
+
+// The page shows the function above.
+func TestThePageShowsHowBothAreTaken(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/guide/migrating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.ReadFile("migrating_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "\n```go\n")[1:]
+	if len(blocks) != 1 {
+		t.Fatalf("%d blocks", len(blocks))
+	}
+	block, _, _ := strings.Cut(blocks[0], "\n```")
+	if !strings.Contains(string(own), "\n"+block+"\n") {
+		t.Errorf("no such function here:\n%s", block)
+	}
+}
+
+// Today's code, that of release 1 and that of release 2, each beside its neighbour: none is let in, and then it is.
+func TestBothLocksKeepOutTheReleasesBeforeAndAfter(t *testing.T) {
+	port := os.Getenv("REDIS_LOCK_PORT")
+	if port == "" {
+		t.Fatal("REDIS_LOCK_PORT names no server with the module")
+	}
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
+	defer client.Close()
+	transport, err := lockgoredis.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks := redislock.New(transport, redislock.WithWait(0))
+	defer locks.Close()
+	mutex := func() *redsync.Mutex {
+		return redsync.New(goredis.NewPool(client)).NewMutex("report", redsync.WithTries(1))
+	}
+	today := func(ctx context.Context, work task) error {
+		old := mutex()
+		if err := old.LockContext(ctx); err != nil {
+			return err
+		}
+		return errors.Join(work(ctx, nil), func() error { _, err := old.UnlockContext(ctx); return err }())
+	}
+	first := func(ctx context.Context, work task) error { return both(ctx, mutex(), locks, work) }
+	second := func(ctx context.Context, work task) error { return locks.Do(ctx, "report:v2", work) }
+	isTaken := func(err error) bool {
+		var taken *redsync.ErrTaken
+		return errors.Is(err, redislock.ErrHeld) || errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)
+	}
+	releases := []func(context.Context, task) error{today, first, second}
+	for number, one := range releases {
+		for other := max(0, number-1); other < min(number+2, len(releases)); other++ {
+			ran := false
+			inner := func(context.Context, *redislock.Hold) error { ran = true; return nil }
+			err := one(t.Context(), func(context.Context, *redislock.Hold) error {
+				if err := releases[other](t.Context(), inner); ran || !isTaken(err) {
+					t.Errorf("%d is let in beside %d: %v", other, number, err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(number, other, err)
+			}
+			if err := releases[other](t.Context(), inner); err != nil || !ran {
+				t.Errorf("%d is not let in after %d: %v", other, number, err)
+			}
+		}
+	}
+}
