@@ -15,6 +15,7 @@ mod run;
 mod scenarios;
 mod stage;
 mod times;
+mod versions;
 
 /// A module for each language, with a test for each scenario. The servers in memory have those that need no wire.
 macro_rules! in_each_language {
