@@ -11,6 +11,6 @@ cd clients/node
 "$node" ../../target/biome/node_modules/@biomejs/biome/bin/biome check --error-on-warnings \
   . ../bench ../../tests/helpers/agents/node.mjs ../../tests/helpers/suites/node_suites.mjs \
   ../../faults/agents/redlocks.mjs \
-  ../../tests/browser/*.mjs ../../examples/job-queue/page
+  ../../tests/browser/*.mjs ../../tools/docs/*.mjs ../../examples/job-queue/page
 "$node" "$tsc" -p . --noEmit --typeRoots ../../target/typescript/node_modules/@types
 "$node" "$tsc" -p tests --noEmit
