@@ -16,7 +16,7 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build modules run demo stop check test test-clients java servers test-servers roll faults torture fuzz
+.PHONY: help build modules run demo stop check test test-clients go java servers test-servers roll faults torture fuzz
 .PHONY: valgrind instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
 .PHONY: uninstall tarball deb curator
 .PHONY: image oldest reproducible notes sizing example soak figures docs profile version
@@ -81,7 +81,10 @@ test-clients: ## the helpers of all languages, other makers' tests, the guide, p
 	@tools/recipes.sh
 	@$(env) tools/test.py clients '$(TEST)'
 
-java: export REDIS_LOCK_NIGHTLY := true
+go java: export REDIS_LOCK_NIGHTLY := true
+go: ## the tests of the helper for Go with what takes minutes: 45 seconds of renewals through each client library
+	@$(MAKE) --no-print-directory test-clients TEST=helper_for_go
+
 java: ## the tests of the helper for Java on the newest JDK here, with two ways to wait at each kind of server
 	@$(MAKE) --no-print-directory test-clients TEST=helper_for_java
 
@@ -174,10 +177,10 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 	@$(env) tools/planted.py
 
 # What a change need not wait for.
-NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible java \
+NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible go java \
   curator
 
-nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, Java
+nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, Go, Java
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
 
 docs: ## build the documents as a site with search, and check its links: target/docs/index.html

@@ -13,11 +13,16 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
+// The bounds of the buckets, in seconds, from a round trip to work of hours. A meter's own are for milliseconds.
+var bounds = metric.WithExplicitBucketBoundaries(
+	0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200)
+
 // New returns what records the figures of a client: redislock.WithListener. Times are in seconds.
 func New(meter metric.Meter) (redislock.Listener, error) {
 	var failures []error
 	times := func(what, description string) func(time.Duration) {
-		histogram, err := meter.Float64Histogram("redis_lock."+what, metric.WithUnit("s"), metric.WithDescription(description))
+		about := metric.WithDescription(description)
+		histogram, err := meter.Float64Histogram("redis_lock."+what, metric.WithUnit("s"), about, bounds)
 		failures = append(failures, err)
 		return func(took time.Duration) { histogram.Record(context.Background(), took.Seconds()) }
 	}

@@ -45,8 +45,8 @@ func TestAMeterOfOpenTelemetryHasTheFigures(t *testing.T) {
 			for _, one := range scope.Metrics {
 				for _, point := range one.Data.(metricdata.Histogram[float64]).DataPoints {
 					counts[one.Name] += point.Count
-					if point.Attributes.Len() > 0 || one.Unit != "s" {
-						s.Error(one.Name, one.Unit, point.Attributes)
+					if point.Attributes.Len() > 0 || one.Unit != "s" || point.Bounds[0] != 0.001 {
+						s.Error(one.Name, one.Unit, point.Attributes, point.Bounds)
 					}
 					if one.Name == "redis_lock.held" && (point.Sum < 1.5 || point.Sum > 60) {
 						s.Error(one.Name, point.Sum)

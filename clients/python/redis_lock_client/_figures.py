@@ -34,17 +34,26 @@ class Listener:
 class Meter(Protocol):
     """What the figures need of a `Meter` of OpenTelemetry."""
 
-    def create_histogram(self, name: str, unit: str = ..., description: str = ...) -> Any:
+    def create_histogram(
+        self, name: str, unit: str = ..., description: str = ..., *, explicit_bucket_boundaries_advisory: Any = ...
+    ) -> Any:
         """Makes a histogram."""
 
     def create_counter(self, name: str, unit: str = ..., description: str = ...) -> Any:
         """Makes a counter."""
 
 
+# In seconds, from a round trip to work of hours. A meter's own are for milliseconds.
+_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200)
+
+
 class _Recorder(Listener):
     def __init__(self, meter: Meter) -> None:
         def times(what: str, description: str) -> Any:
-            return meter.create_histogram(f"redis_lock.{what}", unit="s", description=description).record
+            histogram = meter.create_histogram(
+                f"redis_lock.{what}", unit="s", description=description, explicit_bucket_boundaries_advisory=_BOUNDS
+            )
+            return histogram.record
 
         self.waited = times("waited", "from the first request to the grant")  # type: ignore[method-assign]
         self.refused = times("refused", "how long others had it")  # type: ignore[method-assign]

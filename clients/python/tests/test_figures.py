@@ -175,15 +175,22 @@ class FiguresTest(unittest.TestCase):
             {name: found[f"redis_lock.{name}"] for name in ("waited", "refused", "held", "lost")},
             {"waited": 2, "refused": 1, "held": 1, "lost": 1},
         )
+        # A meter's own bounds are for milliseconds.
+        [waited] = self.metrics(reader)["redis_lock.waited"].data.data_points
+        self.assertEqual(waited.explicit_bounds[0], 0.001)
 
     def points(self, reader):
         """How often each figure was told."""
+        metrics = self.metrics(reader)
+        for metric in metrics.values():
+            self.assertEqual([dict(point.attributes) for point in metric.data.data_points], [{}])
+        points = {name: metric.data.data_points[0] for name, metric in metrics.items()}
+        return {name: getattr(point, "count", None) or point.value for name, point in points.items()}
+
+    def metrics(self, reader):
         data = reader.get_metrics_data()
         metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
-        for metric in metrics:
-            self.assertEqual([dict(point.attributes) for point in metric.data.data_points], [{}])
-        points = {metric.name: metric.data.data_points[0] for metric in metrics}
-        return {name: getattr(point, "count", None) or point.value for name, point in points.items()}
+        return {metric.name: metric for metric in metrics}
 
 
 class LeadTest(unittest.TestCase):
