@@ -457,6 +457,7 @@ final class Held implements Hold {
                 } catch (InterruptedException again) {
                     wasInterrupted = true;
                 } catch (TimeoutException late) {
+                    if (loss != null) throw lostException();
                     return;
                 } catch (ExecutionException failure) {
                     // Without an answer it goes on in the background, and trouble was told.

@@ -127,7 +127,7 @@ class AdaptersTest {
         Server.await("the renewal", () -> server.calls("LOCK.EXTEND") == 1);
         assertFalse(lost.isDone());
         server.advance(LEASE.dividedBy(2));
-        assertEquals(Hold.Loss.MAX, lost.get(60, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.MAX, lost.get(300, TimeUnit.SECONDS));
         // On the server it ends a hundredth later: so much may two clocks differ by.
         server.advance(LEASE.dividedBy(50));
         assertTrue(others.info("shedlock:report").isEmpty());
@@ -153,7 +153,7 @@ class AdaptersTest {
                 IllegalStateException.class,
                 () -> executor.executeWithLock(work, job(Duration.ofMinutes(5), Duration.ZERO)));
         assertTrue(told.isDone());
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(300, TimeUnit.SECONDS));
     }
 
     @Test
@@ -163,7 +163,7 @@ class AdaptersTest {
         executor.executeWithLock(
                 (Runnable) () -> {
                     breakLock("shedlock:report");
-                    told.complete(lost.orTimeout(60, TimeUnit.SECONDS).join());
+                    told.complete(lost.orTimeout(300, TimeUnit.SECONDS).join());
                 },
                 job(LEASE, Duration.ZERO));
         assertEquals(Hold.Loss.TAKEN_AWAY, told.getNow(null));
@@ -197,7 +197,7 @@ class AdaptersTest {
             assertTrue(others.info("shedlock:report").isPresent());
             assertFalse(lost.isDone());
             breakLock("shedlock:report");
-            assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(300, TimeUnit.SECONDS));
             timer.task.join().run();
             assertTrue(others.info("shedlock:report").isEmpty(), "it does not take it again");
             assertThrows(IllegalStateException.class, lock::unlock);
@@ -236,7 +236,7 @@ class AdaptersTest {
         DistributedLock lock = registry.obtain("k");
         lock.lock();
         breakLock("registry:k");
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(300, TimeUnit.SECONDS));
         assertThrows(LockLostException.class, lock::lock);
         assertThrows(ConcurrentModificationException.class, lock::unlock);
         assertTrue(registry.obtain("k").tryLock());
@@ -277,15 +277,15 @@ class AdaptersTest {
         Candidate first = new Candidate("first");
         Candidate second = new Candidate("second");
         LockRegistryLeaderInitiator one = initiator(locks, first);
-        assertTrue(first.granted.await(60, TimeUnit.SECONDS));
+        assertTrue(first.granted.await(300, TimeUnit.SECONDS));
         LockRegistryLeaderInitiator two = initiator(others, second);
         assertFalse(two.getContext().isLeader());
         breakLock("registry:leader");
-        assertTrue(first.revoked.await(60, TimeUnit.SECONDS));
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
+        assertTrue(first.revoked.await(300, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(300, TimeUnit.SECONDS));
         // One of both leads now.
         one.destroy();
-        assertTrue(second.granted.await(60, TimeUnit.SECONDS));
+        assertTrue(second.granted.await(300, TimeUnit.SECONDS));
         two.destroy();
     }
 
@@ -298,7 +298,7 @@ class AdaptersTest {
         }
         Hold hold = locks.exclusive("secret key").acquire();
         breakLock("secret key");
-        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(60, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.TAKEN_AWAY, lost.get(300, TimeUnit.SECONDS));
         assertThrows(LockLostException.class, hold::close);
         Server.await("all figures", () -> figures.get("redis.lock.held").timer().count() == 1
                 && figures.get("redis.lock.wait").timer().count() == 2);

@@ -50,7 +50,7 @@ class ConcurrentLockTest {
     private static <T> T elsewhere(Callable<T> work) throws Exception {
         FutureTask<T> task = new FutureTask<>(work);
         new Thread(task).start();
-        return task.get(60, TimeUnit.SECONDS);
+        return task.get(300, TimeUnit.SECONDS);
     }
 
     /** By another thread, which gives it back. */
@@ -111,7 +111,7 @@ class ConcurrentLockTest {
             });
             Server.await("a waiter", () -> at(library).waiting("k") == 1);
             lock.unlock();
-            assertTrue(other.get(60, TimeUnit.SECONDS));
+            assertTrue(other.get(300, TimeUnit.SECONDS));
         }
     }
 
@@ -139,7 +139,7 @@ class ConcurrentLockTest {
             Server.await("a waiter", () -> at(library).waiting("k") == 1);
             waits.interrupt();
             lock.unlock();
-            assertTrue(stays.get(60, TimeUnit.SECONDS));
+            assertTrue(stays.get(300, TimeUnit.SECONDS));
             waits.join();
         }
     }

@@ -61,7 +61,7 @@ class CostsTest {
             Server.await("a place", () -> Backend.value((List<?>) Server.ask(other, "LOCK.INFO", "k"), "waiting").equals(1L));
             Thread.sleep(WAIT_MILLIS);
             Server.ask(other, "LOCK.RELEASE", "k", "another");
-            wait.get(60, TimeUnit.SECONDS).close();
+            wait.get(300, TimeUnit.SECONDS).close();
         }
         return TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) / LONG_MILLIS;
     }

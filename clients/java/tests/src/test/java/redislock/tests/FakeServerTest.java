@@ -45,7 +45,7 @@ class FakeServerTest {
             server.lose("k");
             assertTrue(hold.isValid(), "it does not know yet");
             server.advance(LEASE.dividedBy(3).plusMillis(1));
-            assertEquals(Hold.Loss.TAKEN_AWAY, hold.lost().get(60, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.TAKEN_AWAY, hold.lost().get(300, TimeUnit.SECONDS));
             assertThrows(LockLostException.class, hold::close);
         }
     }
@@ -63,7 +63,7 @@ class FakeServerTest {
             }
             assertTrue(hold.isValid());
             server.expire();
-            assertEquals(Hold.Loss.LEASE_OVER, hold.lost().get(60, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.LEASE_OVER, hold.lost().get(300, TimeUnit.SECONDS));
             assertTrue(others.exclusive("k").tryAcquire(Duration.ZERO).isPresent());
         }
     }
@@ -77,7 +77,7 @@ class FakeServerTest {
             assertEquals(Optional.empty(), locks.exclusive("k").tryAcquire(Duration.ofMillis(20)));
             CompletableFuture<Hold> next = locks.exclusive("k").acquireAsync();
             server.lose("k");
-            assertTrue(next.get(60, TimeUnit.SECONDS).fence() > fence);
+            assertTrue(next.get(300, TimeUnit.SECONDS).fence() > fence);
         }
     }
 
@@ -90,7 +90,7 @@ class FakeServerTest {
             assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
             CompletableFuture<Hold> later = locks.exclusive("k").acquireAsync();
             server.down(false);
-            later.get(60, TimeUnit.SECONDS).close();
+            later.get(300, TimeUnit.SECONDS).close();
         }
     }
 
@@ -113,14 +113,14 @@ class FakeServerTest {
     void a_cycle_is_a_deadlock() throws Exception {
         try (FakeServer server = new FakeServer();
                 RedisLocks locks = over(server)) {
-            Hold first = locks.exclusive("a").acquireAsync().get(60, TimeUnit.SECONDS);
-            Hold second = locks.exclusive("b").acquireAsync().get(60, TimeUnit.SECONDS);
+            Hold first = locks.exclusive("a").acquireAsync().get(300, TimeUnit.SECONDS);
+            Hold second = locks.exclusive("b").acquireAsync().get(300, TimeUnit.SECONDS);
             CompletableFuture<Hold> waits = locks.exclusive("b").within(first).acquireAsync();
             DeadlockException told =
                     assertThrows(DeadlockException.class, () -> locks.exclusive("a").within(second).acquire());
             for (Hold each : List.of(first, second)) assertTrue(told.getMessage().contains(each.owner()), told::getMessage);
             second.close();
-            waits.get(60, TimeUnit.SECONDS).close();
+            waits.get(300, TimeUnit.SECONDS).close();
         }
     }
 
@@ -140,7 +140,7 @@ class FakeServerTest {
             }
             assertFalse(all.get(0).isDone());
             within.forEach(Hold::close);
-            for (CompletableFuture<Long> each : all) each.get(60, TimeUnit.SECONDS);
+            for (CompletableFuture<Long> each : all) each.get(300, TimeUnit.SECONDS);
             assertEquals(Optional.empty(), locks.info("s"));
         }
     }
@@ -173,7 +173,7 @@ class FakeServerTest {
                 CompletableFuture<Hold> subscribes = locks.exclusive("a").acquireAsync();
                 Server.await("a subscription", () -> channel.get() != null);
                 server.lose("a");
-                subscribes.get(60, TimeUnit.SECONDS).close();
+                subscribes.get(300, TimeUnit.SECONDS).close();
                 isDeaf.set(true);
                 server.take("b");
                 long began = System.nanoTime();
@@ -184,7 +184,7 @@ class FakeServerTest {
                     CompletableFuture<?>[] left = waits.stream().filter(wait -> !wait.isDone()).toArray(CompletableFuture<?>[]::new);
                     server.lose("b");
                     channel.get().accept("*".getBytes(UTF_8));
-                    CompletableFuture.anyOf(left).get(60, TimeUnit.SECONDS);
+                    CompletableFuture.anyOf(left).get(300, TimeUnit.SECONDS);
                 }
                 return System.nanoTime() - began < asksByItself.toNanos();
             }
@@ -219,7 +219,7 @@ class FakeServerTest {
             CompletableFuture<Hold> next = locks.exclusive("k").acquireAsync();
             assertFalse(next.isDone());
             server.ask("DEL", "k");
-            next.get(60, TimeUnit.SECONDS).close();
+            next.get(300, TimeUnit.SECONDS).close();
         }
     }
 
@@ -273,7 +273,7 @@ class FakeServerTest {
                 Server.await("the request", () -> late.request != null);
                 server.advance(LEASE.dividedBy(4));
                 late.request.run();
-                Duration left = asked.get(60, TimeUnit.SECONDS).validFor();
+                Duration left = asked.get(300, TimeUnit.SECONDS).validFor();
                 if (System.nanoTime() - late.since > HEARD.toNanos()) return false;
                 assertTrue(left.compareTo(LEASE.dividedBy(4).multipliedBy(3)) <= 0, left::toString);
                 return true;
@@ -286,7 +286,7 @@ class FakeServerTest {
         try (FakeServer server = new FakeServer()) {
             Late late = new Late(server.transport(), true);
             try (RedisLocks locks = RedisLocks.builder(late).lease(LEASE).build()) {
-                Hold hold = locks.exclusive("k").acquireAsync().get(60, TimeUnit.SECONDS);
+                Hold hold = locks.exclusive("k").acquireAsync().get(300, TimeUnit.SECONDS);
                 assertEquals(2, server.calls("LOCK.ACQUIRE"), "the first one was not heard");
                 late.request.run();
                 assertTrue(hold.check());

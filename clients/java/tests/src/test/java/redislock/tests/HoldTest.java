@@ -136,16 +136,16 @@ class HoldTest {
             }
         };
         try (RedisLocks locks = at(library).builder(library).lease(LEASE).listener(listener).build()) {
-            Hold hold = locks.exclusive("k").acquireAsync().get(60, TimeUnit.SECONDS);
+            Hold hold = locks.exclusive("k").acquireAsync().get(300, TimeUnit.SECONDS);
             CompletableFuture<Void> waits = locks.exclusive("k").acquireAsync().thenAccept(next -> {
                 threads.add(Thread.currentThread().getName());
                 next.releaseAsync().thenRun(() -> threads.add(Thread.currentThread().getName()));
             });
-            hold.checkAsync().thenRun(() -> threads.add(Thread.currentThread().getName())).get(60, TimeUnit.SECONDS);
+            hold.checkAsync().thenRun(() -> threads.add(Thread.currentThread().getName())).get(300, TimeUnit.SECONDS);
             CompletableFuture<Void> lost = hold.lost().thenRun(() -> threads.add(Thread.currentThread().getName()));
             at(library).ask("DEL", "k");
-            waits.get(60, TimeUnit.SECONDS);
-            lost.get(60, TimeUnit.SECONDS);
+            waits.get(300, TimeUnit.SECONDS);
+            lost.get(300, TimeUnit.SECONDS);
             assertThrows(LockLostException.class, hold::close);
             Server.await("all callbacks", () -> threads.size() >= 7);
         }
@@ -173,11 +173,11 @@ class HoldTest {
             CompletableFuture<Hold> next = CompletableFuture.supplyAsync(lock::acquireUninterruptibly);
             Server.await("a waiter", () -> at(library).waiting("k") == 1);
             hold.close();
-            Hold other = next.get(60, TimeUnit.SECONDS);
+            Hold other = next.get(300, TimeUnit.SECONDS);
             assertEquals(Optional.empty(), Backend.answered(() -> lock.tryAcquire(Duration.ofMillis(50))));
             other.close();
             // A future belongs to no thread.
-            Hold free = lock.acquireAsync().get(60, TimeUnit.SECONDS);
+            Hold free = lock.acquireAsync().get(300, TimeUnit.SECONDS);
             assertEquals(Optional.empty(), Backend.answered(() -> lock.tryAcquire(Duration.ofMillis(50))));
             free.close();
             // Nor is a lost lock held.
@@ -204,13 +204,13 @@ class HoldTest {
             CompletableFuture<Hold> stays = locks.exclusive("k").acquireAsync();
             Server.await("waiters", () -> at(library).waiting("k") >= 3);
             asked.cancel(true);
-            assertThrows(ExecutionException.class, () -> late.get(60, TimeUnit.SECONDS));
+            assertThrows(ExecutionException.class, () -> late.get(300, TimeUnit.SECONDS));
             ended.completeExceptionally(new IllegalStateException("no longer wanted"));
             // A stage that depends on it is no wait.
             stays.thenApply(Hold::fence).cancel(true);
             Server.await("one waiter", () -> at(library).waiting("k") == 1);
             at(library).ask("LOCK.RELEASE", "k", "other");
-            stays.get(60, TimeUnit.SECONDS).close();
+            stays.get(300, TimeUnit.SECONDS).close();
             Server.await("nobody", () -> isFree(library, "k"));
         }
     }
@@ -231,7 +231,7 @@ class HoldTest {
             thread.start();
             Server.await("a waiter", () -> at(library).waiting("k") == 1);
             thread.interrupt();
-            assertTrue(end.get(60, TimeUnit.SECONDS) instanceof InterruptedException);
+            assertTrue(end.get(300, TimeUnit.SECONDS) instanceof InterruptedException);
             Server.await("no waiter", () -> at(library).waiting("k") == 0);
         }
     }
@@ -260,7 +260,7 @@ class HoldTest {
         try (RedisLocks locks = at(library).builder(library).lease(LEASE).build()) {
             Hold hold = locks.exclusive("k").max(Duration.ofMinutes(1)).acquire();
             assertTrue(hold.renewMax(SECOND.multipliedBy(4)));
-            assertEquals(Hold.Loss.MAX, hold.lost().get(60, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.MAX, hold.lost().get(300, TimeUnit.SECONDS));
             assertEquals(Hold.Loss.MAX, assertThrows(LockLostException.class, hold::close).loss());
             Server.await("the end of the lease", () -> isFree(library, "k"));
             assertFalse(hold.renewMax(SECOND));
@@ -288,12 +288,12 @@ class HoldTest {
                 RedisLocks locks = own.builder(library).build()) {
             Hold hold = locks.exclusive("held").lease(SECOND).acquire();
             CompletableFuture<Hold> waits = locks.exclusive("wanted").acquireAsync();
-            waits.get(60, TimeUnit.SECONDS).close();
+            waits.get(300, TimeUnit.SECONDS).close();
             own.stop();
             assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
             assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ofMillis(600)));
             CompletableFuture<Hold> later = locks.exclusive("later").acquireAsync();
-            assertEquals(Hold.Loss.LEASE_OVER, hold.lost().get(60, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.LEASE_OVER, hold.lost().get(300, TimeUnit.SECONDS));
             own.start();
             // Soon, and not after a back-off of half a minute.
             Hold back = later.get(20, TimeUnit.SECONDS);
@@ -331,8 +331,8 @@ class HoldTest {
         CompletableFuture<Hold> waits = locks.exclusive("k").acquireAsync();
         Server.await("a waiter", () -> at(library).waiting("k") == 1);
         locks.close();
-        assertEquals(Hold.Loss.CLOSED, lost.get(60, TimeUnit.SECONDS));
-        ExecutionException end = assertThrows(ExecutionException.class, () -> waits.get(60, TimeUnit.SECONDS));
+        assertEquals(Hold.Loss.CLOSED, lost.get(300, TimeUnit.SECONDS));
+        ExecutionException end = assertThrows(ExecutionException.class, () -> waits.get(300, TimeUnit.SECONDS));
         assertTrue(end.getCause() instanceof LockUnavailableException);
         Server.await("the end of the connections", () -> at(library).clients() <= before);
         assertFalse(isFree(library, "k"), "it ends with its lease");
@@ -367,12 +367,12 @@ class HoldTest {
                 one.complete(term.number());
                 while (term.isLeader() && !Thread.currentThread().isInterrupted()) LockSupport.parkNanos(1_000_000);
             });
-            long term = one.get(60, TimeUnit.SECONDS);
+            long term = one.get(300, TimeUnit.SECONDS);
             assertTrue(leader.isLeader());
             Leadership next = second.lead("k", later -> two.complete(later.number()));
             leader.close();
             assertFalse(leader.isLeader());
-            assertTrue(two.get(60, TimeUnit.SECONDS) > term);
+            assertTrue(two.get(300, TimeUnit.SECONDS) > term);
             next.close();
         }
     }

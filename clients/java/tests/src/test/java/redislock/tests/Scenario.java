@@ -41,10 +41,10 @@ enum Scenario {
             CompletableFuture<Hold> second = locks.exclusive(key).acquireAsync();
             waiting(server, key, 2);
             server.ask("LOCK.RELEASE", PREFIX + key, "another");
-            Hold hold = first.get(60, TimeUnit.SECONDS);
+            Hold hold = first.get(300, TimeUnit.SECONDS);
             assertFalse(second.isDone());
             hold.close();
-            assertTrue(second.get(60, TimeUnit.SECONDS).fence() > hold.fence());
+            assertTrue(second.get(300, TimeUnit.SECONDS).fence() > hold.fence());
             second.join().close();
         }
     },
@@ -59,8 +59,8 @@ enum Scenario {
             waiting(server, key, 2);
             asked.cancel(true);
             waits.interrupt();
-            assertThrows(CancellationException.class, () -> asked.get(60, TimeUnit.SECONDS));
-            assertEquals(InterruptedException.class, told.get(60, TimeUnit.SECONDS).getClass());
+            assertThrows(CancellationException.class, () -> asked.get(300, TimeUnit.SECONDS));
+            assertEquals(InterruptedException.class, told.get(300, TimeUnit.SECONDS).getClass());
             waiting(server, key, 0);
             server.ask("LOCK.RELEASE", PREFIX + key, "another");
             assertNull(info(server, key), "nobody has it");
@@ -74,7 +74,7 @@ enum Scenario {
             for (int tries = 0; tries < 5 && why == Hold.Loss.LEASE_OVER; tries += 1) {
                 Hold hold = locks.exclusive(key).lease(Duration.ofSeconds(15)).acquire();
                 server.ask("LOCK.BREAK", PREFIX + key);
-                why = hold.lost().get(60, TimeUnit.SECONDS);
+                why = hold.lost().get(300, TimeUnit.SECONDS);
                 assertFalse(hold.isValid());
                 assertThrows(LockLostException.class, hold::close);
             }
@@ -107,7 +107,7 @@ enum Scenario {
             waiting(server, key, 2);
             for (String type : List.of("normal", "pubsub")) server.ask("CLIENT", "KILL", "TYPE", type);
             hold.close();
-            for (CompletableFuture<Void> wait : waits) wait.get(60, TimeUnit.SECONDS);
+            for (CompletableFuture<Void> wait : waits) wait.get(300, TimeUnit.SECONDS);
             Server.await("nobody", () -> info(server, key) == null);
         }
     };

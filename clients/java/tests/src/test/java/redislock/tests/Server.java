@@ -17,7 +17,7 @@ import redislock.test.LockServer;
 
 /** A server with the module, and what tests ask it. */
 final class Server implements Backend, AutoCloseable {
-    static final Duration PATIENCE = Duration.ofSeconds(60);
+    static final Duration PATIENCE = Duration.ofSeconds(120);
     /** That of the repository. */
     static final String ROOT = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
 
