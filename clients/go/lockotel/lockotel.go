@@ -17,7 +17,8 @@ import (
 func New(meter metric.Meter) (redislock.Listener, error) {
 	var failures []error
 	times := func(what, description string) func(time.Duration) {
-		histogram, err := meter.Float64Histogram("redis_lock."+what, metric.WithUnit("s"), metric.WithDescription(description))
+		about := metric.WithDescription(description)
+		histogram, err := meter.Float64Histogram("redis_lock."+what, metric.WithUnit("s"), about)
 		failures = append(failures, err)
 		return func(took time.Duration) { histogram.Record(context.Background(), took.Seconds()) }
 	}
