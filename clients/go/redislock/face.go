@@ -107,7 +107,7 @@ func WithLogger(logger *slog.Logger) ClientOption {
 	return clientOption(func(c *Client) { c.engine.logger = logger })
 }
 
-// WithTrouble sets a function that is told of each kind of Trouble once. It runs in a goroutine of its own. Its panic is
+// WithTrouble sets a function that is told of each kind of Trouble once. It runs in a goroutine of its own. A panic is
 // logged.
 func WithTrouble(tell func(Trouble)) ClientOption {
 	return clientOption(func(c *Client) { c.engine.trouble = tell })
