@@ -63,7 +63,8 @@ func explained(err error) error {
 	case isUnknown(reply):
 		return because(ErrUnsupported, fmt.Errorf("the server has no module redis_lock: %w", err))
 	case isOld(reply):
-		return because(ErrUnsupported, fmt.Errorf("the server's module redis_lock is too old: this needs 1.0 or newer: %w", err))
+		return because(ErrUnsupported,
+			fmt.Errorf("the server's module redis_lock is too old: this needs 1.0 or newer: %w", err))
 	case reply.passes():
 		return because(ErrUnavailable, err)
 	}

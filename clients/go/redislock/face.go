@@ -107,14 +107,14 @@ func WithLogger(logger *slog.Logger) ClientOption {
 	return clientOption(func(c *Client) { c.engine.logger = logger })
 }
 
-// WithTrouble sets a function that is told of each kind of Trouble once. It runs in a goroutine of its own. A panic of it
-// is logged.
+// WithTrouble sets a function that is told of each kind of Trouble once. It runs in a goroutine of its own. A panic is
+// logged.
 func WithTrouble(tell func(Trouble)) ClientOption {
 	return clientOption(func(c *Client) { c.engine.trouble = tell })
 }
 
-// WithListener sets what hears the figures of all locks. Its functions run in one goroutine, in the order of what happened.
-// One that panics or takes long harms no lock: 1,024 calls wait for it at most. Close waits for what is under way.
+// WithListener sets what hears the figures of all locks. Its functions run in one goroutine, in the order of what
+// happened. One that panics or takes long harms no lock: 1,024 calls wait for it at most. Close waits for these.
 func WithListener(listener Listener) ClientOption {
 	return clientOption(func(c *Client) { c.engine.figures = &figures{engine: c.engine, listener: listener} })
 }
