@@ -180,7 +180,7 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible go java \
   curator
 
-nightly: ## what .ci/run leaves out: planted defects, all servers, a tenth of torture, an hour of soak, fuzz, Go, Java
+nightly: ## what .ci/run leaves out: planted defects, all servers, torture, an hour of soak, fuzz, Go, Java
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
 
 docs: ## build the documents as a site with search, and check its links: target/docs/index.html

@@ -275,6 +275,23 @@ fn a_search_for_owners_that_may_be_in_deadlocks_is_given_up_when_it_would_take_t
 }
 
 #[test]
+fn a_place_that_becomes_an_offer_leaves_nothing_to_do() {
+    // What could go wrong: each hand-off to a place has the background serve the queue once more, for nobody.
+    let (mut crowd, key) = (Crowd::new(), [name("k")]);
+    crowd.holds("h", Write, &key);
+    let ask = Acquire { queue: Some(Millis(60_000)), ..acquire(Write, Wait::Never) };
+    for owner in ["a", "b"] {
+        let outcome = crowd.serve(owner, &key, Operation::Acquire(ask.clone())).outcome;
+        assert!(matches!(outcome, Ok(Outcome::Begun(Begun::Place(_)))), "{outcome:?}");
+    }
+    crowd.release("h", &key);
+    assert_eq!(crowd.manager.next_job(), None);
+    let collected = crowd.serve("a", &key, Operation::Acquire(ask)).outcome;
+    assert!(matches!(collected, Ok(Outcome::Granted(_))), "{collected:?}");
+    assert_eq!((crowd.manager.next_job(), crowd.manager.waiting()), (None, 1));
+}
+
+#[test]
 fn long_names_are_hashed_once_in_a_step_whatever_else_their_owner_waits_for() {
     // What could go wrong: each of 64 names is copied and compared again for each key of each place of the owner.
     const LEN: usize = 2_000;

@@ -360,6 +360,9 @@ impl Waiter {
     }
 }
 
+// Each just fills a step of the allocator: a word more would cost a place 64 bytes.
+const _: () = assert!(Arena::<Waiter>::SLOT == 256 && Wheel::<Timer>::ENTRY == 32);
+
 /// Bytes of memory that a waiter of this owner for so many keys takes, without the queues of these.
 pub(super) fn seat_bytes(owner: &Owner, keys: usize) -> usize {
     // A position and a waiter in a list, with some of the room that is kept free beside it.
