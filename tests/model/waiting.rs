@@ -7,12 +7,12 @@ use lock_core::model::key::KeyIndex;
 use lock_core::model::limits::StepLimits;
 use lock_core::model::owner::Owner;
 use lock_core::model::request::{self, Amount, Begun, Operation, Outcome, Release, Request, Wait};
-use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::model::time::{Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::{LONG, plain};
 use naive_model::words::Answer;
 use naive_model::words::Rules;
-use naive_model::world::{Named, Op, RULES, Side, World, acquire, limits};
+use naive_model::world::{RULES, Side, World, limits};
 
 pub(crate) fn world() -> World {
     World::new(RULES)

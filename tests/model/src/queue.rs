@@ -2,7 +2,7 @@
 //! Written from the specification, without reading the core.
 
 use crate::naive::Naive;
-use crate::words::{Answer, Ask, Granted, Kind, Offer, Part, Row, Waiter};
+use crate::words::{Answer, Ask, Granted, Kind, Row, Waiter};
 use lock_core::model::hold::Mode;
 use lock_core::model::request::Wait;
 use std::collections::BTreeSet;
