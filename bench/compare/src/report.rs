@@ -12,6 +12,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+/// A column of a table of samples: its head, and its value.
+type Column<'n> = (&'n str, fn(&Sample) -> f64);
+
 /// All that was found.
 pub(crate) struct Report {
     pub(crate) contenders: Vec<Contender>,
@@ -171,7 +174,7 @@ impl Report {
     }
 
     /// A table of the medians of a scene.
-    fn medians(&self, scene: &Scene, columns: &[(&str, fn(&Sample) -> f64)]) -> String {
+    fn medians(&self, scene: &Scene, columns: &[Column]) -> String {
         let row = |(place, contender): (usize, &Contender)| {
             let cell = |(head, value): &(&str, fn(&Sample) -> f64)| match scene.median(place, *value) {
                 count if *head == "starved" => format!("{count:.0}"),
@@ -185,7 +188,7 @@ impl Report {
 
     fn uncontended(&self) -> String {
         let Some(scene) = self.scenes.iter().find(|scene| scene.clients == 1) else { return String::new() };
-        let columns: [(&str, fn(&Sample) -> f64); 5] = [
+        let columns: [Column; 5] = [
             ("median, ms", |sample| sample.found.round_p50_ms),
             ("p99, ms", |sample| sample.found.round_p99_ms),
             ("server CPU, us", |sample| sample.cpu_us),
@@ -201,7 +204,7 @@ impl Report {
     }
 
     fn scene(&self, scene: &Scene) -> String {
-        let columns: [(&str, fn(&Sample) -> f64); 8] = [
+        let columns: [Column; 8] = [
             ("locks per second", Sample::rate),
             ("wait, p99, ms", |sample| sample.found.wait_p99_ms),
             ("longest wait, ms", |sample| sample.found.wait_max_ms),

@@ -1,6 +1,6 @@
 //! The lock is lost, or cannot be renewed: the command has ended before anybody else holds it.
 
-use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
+use crate::harness::{Folder, is_held, program, run, start, wait_held, wait_waiters};
 use rustix::process::kill_process;
 use std::time::{Duration, Instant};
 use testbed::{Proxy, Server, Signal, wait_for};
