@@ -310,7 +310,8 @@ def lead_to_pages(site):
 
 def node():
     """Node.js, where there is one."""
-    return os.environ.get("REDIS_LOCK_NODE") or shutil.which("node", path=f"{NODE}:{os.environ['PATH']}")
+    named = shutil.which(os.environ.get("REDIS_LOCK_NODE", ""))
+    return named or shutil.which("node", path=f"{NODE}:{os.environ['PATH']}")
 
 
 def unfound_words(site):
