@@ -192,6 +192,18 @@ def test_the_program_in_go_waits_and_holds_over_tls():
     on_a_server("go", play)
 
 
+def test_the_program_in_java_waits_and_holds_over_tls():
+    missing = ROOT / "target/helpers/java-is-missing"
+    if missing.exists():
+        raise recipes.NotHere(missing.read_text().strip())
+    built = Path(os.environ.get("REDIS_LOCK_JAVA_AGENT") or ROOT / "target/java/redislock-agent")
+    imports, lines = block_of("Java", "java").split("\n\n", 1)
+    main = "public static void main(String[] words) throws Exception"
+    program = f"{imports}\nclass Program {{\n{main} {{\n{lines}}}\n}}\n"
+    command = f"java -cp '{built}/libraries/*' Program.java"
+    on_a_server("java", lambda stage: runs_over_tls(stage, "Program.java", program, command))
+
+
 def test_the_program_in_rust_waits_and_holds_over_tls():
     source = (ROOT / "clients/rust/examples/tls.rs").read_text()
     assert source.split("\n\n", 1)[1] == block_of("Rust", "rust"), "the example is not the program of the page"

@@ -125,6 +125,10 @@ fn users_of_the_page_can_do_what_they_are_for_and_no_more() {
         for command in CONNECTING {
             not_refused(&mut wire, command);
         }
+        // As a helper does for its waits.
+        not_refused(&mut wire, "LOCK.ACQUIRE lock:n a QUEUE 1000 NOTIFY lock:notify:x");
+        not_refused(&mut wire, "PUBLISH lock:notify:x a");
+        refused(&mut wire, "PUBLISH secrets x");
         // Crashes some servers: docs/compatibility.md. Redis 7.0 does not know it.
         assert!(matches!(wire.say("CLIENT NO-TOUCH ON"), Reply::Error(_)));
         refused(&mut wire, "CLIENT UNBLOCK 1");
