@@ -296,8 +296,30 @@ type HoldToken struct {
 	Read  bool          `json:"read,omitempty"`
 }
 
-// Adopt takes over what another process has detached. The fence rises, so that the token is void after it.
+// Adopt takes over what another process has detached. The fence rises, so that the token is void after it. What the
+// server gives after the end of ctx is released.
 func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
+	var hold *Hold
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		hold, err = c.adopt(ctx, token)
+	}()
+	select {
+	case <-done:
+		return hold, err
+	case <-ctx.Done():
+	}
+	go func() {
+		if <-done; hold != nil {
+			hold.Unlock(context.WithoutCancel(ctx))
+		}
+	}()
+	return nil, &Error{token.Key, context.Cause(ctx)}
+}
+
+func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 	t, err := c.terms([]string{token.Key}, []LockOption{WithLease(token.Lease)})
 	if err != nil {
 		return nil, err
@@ -309,9 +331,12 @@ func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 	}
 	fence, next := strconv.FormatInt(token.Fence, 10), strconv.FormatInt(token.Fence+1, 10)
 	request := Request{"LOCK.EXTEND", token.Key, token.Owner, "PX", millis(t.lease), "FENCE", fence, "MINFENCE", next}
+	began := c.engine.now()
 	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
 		sent := c.engine.now()
-		reply, repeated, _ := c.engine.ask(ctx, time.Now().Add(answerTime), token.Key, request)
+		// What is on its way is answered, also after the end of ctx.
+		asked := context.WithoutCancel(ctx)
+		reply, repeated, _ := c.engine.ask(asked, time.Now().Add(answerTime), token.Key, request)
 		if raised, ok := reply.Value.(int64); ok && reply.Err == nil {
 			found := newHeld(c.engine, t, o, []int64{raised}, sent)
 			c.engine.renewer.add(found)
@@ -325,7 +350,7 @@ func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 			return nil, &Error{token.Key, because(ErrUnavailable, errUnanswered)}
 		case reply.Err == nil:
 			return nil, &Error{token.Key, ErrLost}
-		case !isAhead && !again(reply.Err):
+		case !isAhead && !again(reply.Err) || c.engine.now()-began > t.lease:
 			return nil, &Error{token.Key, explained(reply.Err)}
 		}
 		timer := time.NewTimer(pause)

@@ -215,6 +215,23 @@ func TestACancelWhileTheServerHangsLeavesNothing(t *testing.T) {
 }
 
 // Waits beyond the limit ask from time to time, and open nothing.
+func TestATakeOverThatIsCancelledLeavesNothing(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		giver, err := s.client.Lock(s.ctx, s.key, redislock.WithLease(10*time.Minute))
+		s.must(err)
+		token, err := giver.Detach(s.ctx)
+		s.must(err)
+		s.proxy.hang(true)
+		ctx, cancel := context.WithTimeout(s.ctx, 100*time.Millisecond)
+		defer cancel()
+		if _, err := s.client.Adopt(ctx, token); !errors.Is(err, context.DeadlineExceeded) {
+			s.Error(err)
+		}
+		s.proxy.hang(false)
+		s.untilFree()
+	})
+}
+
 func TestWaitsOpenNoMoreConnectionsThanTheyMay(t *testing.T) {
 	onEach(t, func(s *stage) {
 		client := s.open(quiet, redislock.WithMaxBlocking(4))
