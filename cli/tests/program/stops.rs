@@ -98,7 +98,7 @@ fn while_the_parent_is_stopped_what_the_command_leaves_is_ended_before_the_relea
     let server = Server::new();
     let folder = Folder::new();
     let script = "trap 'exit 4' USR1; sh -c \"$0\" & while :; do sleep 0.01; done";
-    let run = start(server.port(), &["run", "-k", "300ms", "k", "sh", "-c", script, &folder.stubborn()]);
+    let run = start(server.port(), &["run", "-k", "3s", "k", "sh", "-c", script, &folder.stubborn()]);
     folder.line("beat");
     let command =
         run.processes().into_iter().find(|pid| crate::process::children(*pid).contains(&folder.number("pid")));
