@@ -32,7 +32,7 @@ if [ $# -eq 0 ]; then
   # counts.
   set -- --skip soak --skip crowd --skip mass --skip cluster --skip memory:: --skip clients:: --skip connections:: \
     --skip tools:: \
-    --skip dashboard:: --skip documents:: --skip reference:: --skip picture::
+    --skip dashboard:: --skip documents:: --skip examples:: --skip reference:: --skip picture::
 fi
 # shellcheck source=/dev/null
 [ ! -f target/libclang/env ] || . ./target/libclang/env

@@ -3,5 +3,6 @@
 mod compatibility;
 mod documents;
 mod evidence;
+mod examples;
 mod quorum;
 mod reference;
