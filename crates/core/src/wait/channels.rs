@@ -15,7 +15,7 @@ pub(super) struct Channels {
     by_name: BTreeMap<KeyName, ChannelId>,
     /// The channel that a request has named last: no place may have it yet.
     asked: Option<ChannelId>,
-    /// The channel that a request has named last, if it is there still: most of a connection name the same.
+    /// The channel that a request has named last, while it is kept: most requests of a connection name the same.
     last: Option<ChannelId>,
     /// How many bytes count for those that places have.
     bytes: usize,
@@ -142,6 +142,8 @@ impl Channels {
         }
         slot.name = KeyName::EMPTY;
         self.free.push(id);
+        // Else the empty name would be found in its free slot.
+        self.last = self.last.filter(|last| *last != id);
         if self.by_name.is_empty() {
             // Gives the memory back.
             (self.slots, self.free) = (Vec::new(), Vec::new());
@@ -189,6 +191,11 @@ mod tests {
             assert_eq!(channels.ask(name, |_| 0), other, "its slot is free");
             assert_eq!(channels.name(other).map(|name| &**name), Some(name));
         }
+        channels.forget_asked();
+        let empty = channels.ask(b"", |_| 0);
+        channels.join(empty);
+        assert!(channels.are_sound(&BTreeMap::from([(one, 2), (empty, 1)])), "a free slot has no name");
+        channels.leave(empty);
         channels.forget_asked();
         channels.leave(one);
         assert_eq!(channels.name(one).map(|name| &**name), Some(&b"one"[..]));
