@@ -29,7 +29,7 @@ impl Ctx<'_> {
         (self.is_command() && !is_alien && self.user_name().is_some()).then_some(self.client_id())
     }
 
-    /// The name of the user of this call's client; None of a client without a connection.
+    /// Returns the name of the user of this call's client; None for a client without a connection.
     ///
     /// Whether the client exists is the wrong question: Valkey 9.1 says yes of any client that runs a command, and
     /// crashes if asked for its address.
