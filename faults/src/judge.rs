@@ -14,8 +14,10 @@ pub const TWICE: &str = "held twice";
 pub const DENIED: &str = "denied to its owner";
 /// A request had no answer in time, though its connection was open.
 pub const UNANSWERED: &str = "never answered";
+const MISSING: &str = "missing";
+const RETURNED: &str = "released, and there again";
 /// What a server shows that has lost grants, or releases.
-pub const LOSSES: [&str; 4] = [TWICE, DENIED, "missing", "released, and there again"];
+pub const LOSSES: [&str; 4] = [TWICE, DENIED, MISSING, RETURNED];
 
 #[derive(Clone, Debug)]
 pub struct Wrong<'s> {
@@ -45,13 +47,13 @@ pub fn holds<'s>(grants: &'s [Grant], sightings: &'s [Sighting]) -> Vec<Wrong<'s
     let denied = history::lost(grants).into_iter();
     let denied = denied.map(|grant| Wrong::of(DENIED, vec![grant], (grant.told, answered(grant)), grant));
     let [missing, returned, overdue] = [
-        (LOSSES[2], history::missing(grants, sightings)),
-        (LOSSES[3], history::returned(grants, sightings)),
+        (MISSING, history::missing(grants, sightings)),
+        (RETURNED, history::returned(grants, sightings)),
         ("there after its lease", history::overdue(grants, sightings, OVERDUE_MS)),
     ]
     .map(|(name, seen)| {
         seen.into_iter().map(move |(grant, look)| {
-            let since = if name == LOSSES[3] { answered(grant) } else { grant.told };
+            let since = if name == RETURNED { answered(grant) } else { grant.told };
             Wrong::of(name, vec![grant], (since, look.told), &(grant, look))
         })
     });
