@@ -234,14 +234,17 @@ def by_nextest(choice, log, **variables):
 def count_report(count, text):
     """Reads what cargo-nextest says of each test."""
     for case in ET.fromstring(text).iter("testcase"):
-        count.reasons.setdefault(case.get("name"), reasons("\n".join(case.itertext())))
-        if case.find("failure") is not None or case.find("error") is not None:
-            count.failed.append(case.get("name"))
+        name, is_failed = case.get("name"), case.find("failure") is not None or case.find("error") is not None
+        is_repeated = case.find("flakyFailure") is not None or case.find("flakyError") is not None
+        if is_failed:
+            count.failed.append(name)
         elif case.find("skipped") is None:
             count.passed += 1
-            count.ran.add(case.get("name"))
-            if case.find("flakyFailure") is not None or case.find("flakyError") is not None:
-                count.repeated.append(case.get("name"))
+            count.ran.add(name)
+            if is_repeated:
+                count.repeated.append(name)
+        if is_failed or is_repeated:
+            count.reasons[name] = reasons("\n".join(case.itertext()))
         said = case.findtext("system-out") or ""
         count.histories += sum(map(int, re.findall(r"^(\d+) histories$", said, re.M)))
 
