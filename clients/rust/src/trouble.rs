@@ -34,8 +34,11 @@ impl Trouble {
     /// Tells the logger of the application, with the names of the keys.
     #[cfg(feature = "log")]
     pub(crate) fn logged(terms: &crate::request::Terms) -> Trouble {
-        let keys: Vec<String> = terms.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
-        Trouble::new(move |error| log::warn!(target: "redis_lock_client", "lock {}: {error}", keys.join(", ")))
+        let keys = terms.keys.clone();
+        Trouble::new(move |error| {
+            let names: Vec<String> = keys.iter().map(|key| key.escape_ascii().to_string()).collect();
+            log::warn!(target: "redis_lock_client", "lock {}: {error}", names.join(", "));
+        })
     }
 
     /// Tells it on this thread, which is the application's.
