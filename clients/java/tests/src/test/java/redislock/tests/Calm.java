@@ -6,7 +6,7 @@ import redislock.LockListener;
  * Over when there was trouble: on a machine that is too busy requests have no answer in time. Then they are repeated, over
  * new connections.
  */
-final class Calm implements LockListener {
+class Calm implements LockListener {
     private volatile boolean isOver;
 
     boolean isOver() {

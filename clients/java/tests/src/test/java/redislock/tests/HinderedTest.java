@@ -21,7 +21,6 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 import redis.clients.jedis.Jedis;
 import redislock.Hold;
-import redislock.LockListener;
 import redislock.RedisLocks;
 import redislock.spi.Threads;
 
@@ -30,22 +29,12 @@ import redislock.spi.Threads;
 class HinderedTest {
     private final List<String> losses = new CopyOnWriteArrayList<>();
 
-    /** False once requests had no answer in time, as on a machine that is too busy. */
-    private volatile boolean isCalm = true;
-
-    private LockListener listener() {
-        return new LockListener() {
-            @Override
-            public void onLost(String key, Hold.Loss why) {
-                losses.add(key + " " + why);
-            }
-
-            @Override
-            public void onTrouble(String what, Throwable why) {
-                isCalm = false;
-            }
-        };
-    }
+    private final Calm calm = new Calm() {
+        @Override
+        public void onLost(String key, Hold.Loss why) {
+            losses.add(key + " " + why);
+        }
+    };
 
     private static Stream<Arguments> ways() {
         return Stream.of(Library.LETTUCE, Library.JEDIS).flatMap(
@@ -61,7 +50,7 @@ class HinderedTest {
         AtomicInteger inside = new AtomicInteger();
         AtomicInteger taken = new AtomicInteger();
         try (Server server = new Server();
-                RedisLocks locks = server.builder(library).maxBlockingConnections(blocking).listener(listener()).build()) {
+                RedisLocks locks = server.builder(library).maxBlockingConnections(blocking).listener(calm).build()) {
             List<Future<?>> all = new ArrayList<>();
             for (int thread = 0; thread < count; thread += 1) {
                 all.add(threads.submit(() -> {
@@ -98,7 +87,7 @@ class HinderedTest {
         try (Server server = new Server();
                 LateWire far = new LateWire(server.port(), 100);
                 Jedis other = server.client();
-                RedisLocks locks = Server.builder(library, far.url()).lease(Duration.ofSeconds(30)).listener(listener()).build()) {
+                RedisLocks locks = Server.builder(library, far.url()).lease(Duration.ofSeconds(30)).listener(calm).build()) {
             long began = System.nanoTime();
             List<CompletableFuture<Hold>> asked = new ArrayList<>();
             for (int key = 0; key < count; key += 1) asked.add(locks.exclusive("k" + key).acquireAsync());
@@ -112,11 +101,11 @@ class HinderedTest {
                 Thread.sleep(100);
             }
             reads = Server.number(other, "stats", "total_reads_processed:") - reads - asks;
-            assertTrue(reads < count / 2 || !isCalm, "they come together: " + reads);
-            assertTrue(server.clients() <= (library == Library.LETTUCE ? 2 : 35) || !isCalm, "with that of this test");
+            assertTrue(reads < count / 2 || calm.isOver(), "they come together: " + reads);
+            assertTrue(server.clients() <= (library == Library.LETTUCE ? 2 : 35) || calm.isOver(), "with that of this test");
             long extended = server.calls("lock.extend");
             double thirds = Math.max(1, (System.nanoTime() - began) / 1e10);
-            assertTrue(extended <= 1.05 * count * thirds || !isCalm, "extended: " + extended);
+            assertTrue(extended <= 1.05 * count * thirds || calm.isOver(), "extended: " + extended);
             assertTrue(holds.stream().allMatch(Hold::isValid));
         }
         assertTrue(losses.stream().allMatch(loss -> loss.endsWith(" CLOSED")), losses::toString);
