@@ -299,24 +299,30 @@ type HoldToken struct {
 // Adopt takes over what another process has detached. The fence rises, so that the token is void after it. What the
 // server gives after the end of ctx is released.
 func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
-	var hold *Hold
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		hold, err = c.adopt(ctx, token)
-	}()
-	select {
-	case <-done:
-		return hold, err
-	case <-ctx.Done():
+	type outcome struct {
+		hold *Hold
+		err  error
 	}
-	go func() {
-		if <-done; hold != nil {
-			hold.Unlock(context.WithoutCancel(ctx))
+	got := make(chan outcome)
+	isOpen := c.engine.run(func() {
+		hold, err := c.adopt(ctx, token)
+		select {
+		case got <- outcome{hold, err}:
+		case <-ctx.Done():
+			if hold != nil {
+				hold.Unlock(context.WithoutCancel(ctx))
+			}
 		}
-	}()
-	return nil, &Error{token.Key, context.Cause(ctx)}
+	})
+	if !isOpen {
+		return nil, &Error{token.Key, ErrClosed}
+	}
+	select {
+	case one := <-got:
+		return one.hold, one.err
+	case <-ctx.Done():
+		return nil, &Error{token.Key, context.Cause(ctx)}
+	}
 }
 
 func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
@@ -331,11 +337,10 @@ func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 	}
 	fence, next := strconv.FormatInt(token.Fence, 10), strconv.FormatInt(token.Fence+1, 10)
 	request := Request{"LOCK.EXTEND", token.Key, token.Owner, "PX", millis(t.lease), "FENCE", fence, "MINFENCE", next}
-	began := c.engine.now()
+	// What is on its way is answered, also after the end of ctx.
+	asked, began := context.WithoutCancel(ctx), c.engine.now()
 	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
 		sent := c.engine.now()
-		// What is on its way is answered, also after the end of ctx.
-		asked := context.WithoutCancel(ctx)
 		reply, repeated, _ := c.engine.ask(asked, time.Now().Add(answerTime), token.Key, request)
 		if raised, ok := reply.Value.(int64); ok && reply.Err == nil {
 			found := newHeld(c.engine, t, o, []int64{raised}, sent)
@@ -357,6 +362,7 @@ func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
+		case <-c.engine.ending.Done():
 		}
 		timer.Stop()
 		if cause := context.Cause(ctx); cause != nil {
