@@ -156,13 +156,7 @@ func inMemory(t *testing.T, server *tapped, play func(server *tapped, got <-chan
 	inBubble(t, server, []redislock.ClientOption{none}, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
 		server.Take("k")
 		got := make(chan error, 1)
-		go func() {
-			hold, err := client.Lock(context.Background(), "k")
-			if err == nil {
-				err = hold.Unlock(context.Background())
-			}
-			got <- err
-		}()
+		go func() { got <- lockAndUnlock(bg, client, "k") }()
 		synctest.Wait()
 		play(server, got)
 		if err := <-got; err != nil {

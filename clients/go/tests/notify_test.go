@@ -19,16 +19,19 @@ import (
 
 var none = redislock.WithMaxBlocking(0)
 
+// lockAndUnlock takes a lock and gives it back.
+func lockAndUnlock(ctx context.Context, client *redislock.Client, key string) error {
+	hold, err := client.Lock(ctx, key)
+	if err == nil {
+		err = hold.Unlock(ctx)
+	}
+	return err
+}
+
 // take takes the lock and gives it back, in a goroutine. The error is there when that is done.
 func (s *stage) take(client *redislock.Client) <-chan error {
 	got := make(chan error, 1)
-	go func() {
-		hold, err := client.Lock(s.ctx, s.key)
-		if err == nil {
-			err = hold.Unlock(s.ctx)
-		}
-		got <- err
-	}()
+	go func() { got <- lockAndUnlock(s.ctx, client, s.key) }()
 	return got
 }
 
@@ -89,11 +92,7 @@ func TestSubscriptionsThatEndLoseNoTurn(t *testing.T) {
 		for range 8 {
 			all.Go(func() {
 				for killed.Load() < 10 {
-					hold, err := client.Lock(s.ctx, s.key)
-					if err == nil {
-						err = hold.Unlock(s.ctx)
-					}
-					if err != nil {
+					if err := lockAndUnlock(s.ctx, client, s.key); err != nil {
 						s.Error(err)
 					}
 				}

@@ -433,11 +433,7 @@ func TestWaitsOfAClusterHearFromEachNode(t *testing.T) {
 			for n := range locks {
 				e.take(key(n))
 				all.Go(func() {
-					hold, err := client.Lock(bg, key(n))
-					if err == nil {
-						err = hold.Unlock(bg)
-					}
-					if err != nil {
+					if err := lockAndUnlock(bg, client, key(n)); err != nil {
 						e.Error(err)
 					}
 				})
@@ -475,13 +471,7 @@ func TestAWaitGoesWithItsSlot(t *testing.T) {
 				client, key := e.open(quiet), t.Name()
 				e.take(key)
 				got := make(chan error, 1)
-				go func() {
-					hold, err := client.Lock(bg, key)
-					if err == nil {
-						err = hold.Unlock(bg)
-					}
-					got <- err
-				}()
+				go func() { got <- lockAndUnlock(bg, client, key) }()
 				e.within("a waiter", func() bool { return e.waiting(key) == 1 })
 				slot, err := p.servers[0].ClusterKeySlot(bg, key).Result()
 				must(e, err)

@@ -64,13 +64,7 @@ func TestAWaitBearsAServerWithoutMemory(t *testing.T) {
 			defer client.Close()
 			e.do("CONFIG", "SET", "maxmemory", 1)
 			got := make(chan error, 1)
-			go func() {
-				hold, err := client.Lock(bg, "k")
-				if err == nil {
-					err = hold.Unlock(bg)
-				}
-				got <- err
-			}()
+			go func() { got <- lockAndUnlock(bg, client, "k") }()
 			if trouble := <-told; trouble.Kind != "memory" {
 				t.Error(trouble)
 			}
@@ -223,11 +217,7 @@ func TestWhatASlowListenerMissesIsCounted(t *testing.T) {
 		goesOn = make(chan struct{})
 		begin := time.Now()
 		for range locks {
-			hold, err := client.Lock(bg, "k")
-			if err == nil {
-				err = hold.Unlock(bg)
-			}
-			if err != nil {
+			if err := lockAndUnlock(bg, client, "k"); err != nil {
 				t.Fatal(err)
 			}
 			// The first one is under way before others queue.
