@@ -1,5 +1,5 @@
-//! The examples of the documents: each is played on a server, and prints what its page says. How one is written stands in
-//! docs/commands/README.md.
+//! The examples of the documents: each is played on a server, and prints what its page says. How one is written
+//! stands in docs/commands/README.md.
 
 use crate::docs::documents::{blocks, pages};
 use crate::harness::connection::{Connection, Reply};
