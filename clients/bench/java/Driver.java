@@ -28,7 +28,7 @@ import redislock.spi.Transport;
 public class Driver {
     static final Duration LEASE = Duration.ofSeconds(10);
     /** What the virtual machine has for its translation, from its first lock on, before anything counts. */
-    private static final Duration WARM = Duration.ofSeconds(3);
+    private static final Duration WARM = Duration.ofSeconds(8);
     /** A few owners are threads. More of them wait by futures. */
     private static final int THREADS = 100;
 
