@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test test-clients go java servers test-servers roll faults torture fuzz
 .PHONY: valgrind instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
-.PHONY: uninstall tarball deb curator
+.PHONY: uninstall tarball deb curator test-newest
 .PHONY: image oldest reproducible notes sizing example soak figures docs profile version
 
 help: ## print this list
@@ -87,6 +87,11 @@ go: ## the tests of the helper for Go with what takes minutes: 45 seconds of ren
 
 java: ## the tests of the helper for Java on the newest JDK here, with two ways to wait at each kind of server
 	@$(MAKE) --no-print-directory test-clients TEST=helper_for_java
+
+test-newest: ## make test-clients on the newest Redis of make servers
+	@tools/servers.sh
+	@REDIS_LOCK_SERVER=$$(ls -d $(CURDIR)/target/servers/redis-*/redis-server | sort -V | tail -n 1) \
+	  $(MAKE) --no-print-directory test-clients
 
 servers: ## unpack the Redis and Valkey servers of several Debian suites under target/servers; needs no root
 	@tools/servers.sh
@@ -177,8 +182,8 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 	@$(env) tools/planted.py
 
 # What a change need not wait for.
-NIGHTLY = planted test-servers "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible go \
-  java curator
+NIGHTLY = planted test-servers test-newest "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind \
+  reproducible go java curator
 
 nightly: ## what .ci/run leaves out: planted defects, all servers, torture, an hour of soak, fuzz, Go, Java
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done

@@ -60,9 +60,8 @@ BARS = [
         for case in (QUEUE, PLACES)
     ),
     Bar("NOTIFY", PLACES, "bytes", 530),
-    *(Bar(f"{language} NOTIFY", QUEUE, "spread", 2) for language in ("Python", "Node.js", "Java")),
+    *(Bar("NOTIFY", case, "spread", 2) for case in (QUEUE, HELD)),
     Bar("Go", QUEUE, "spread", 5),
-    Bar("NOTIFY", HELD, "spread", 2),
     Bar("Go BLOCK", HELD, "spread", 2),
     Bar("Go", HELD, "longest", 130),
     Bar("Java Lettuce", FREE, "rate", 0.83, "Redisson", least=True),
