@@ -263,15 +263,15 @@ final class Notice {
     private void told(long number, byte[] owner) {
         if (number != turn) return;
         if (owner.length == 1 && owner[0] == '*') {
-            askAll();
+            askAllAgain();
             return;
         }
         Set<Wait> these = waits.get(new String(owner, UTF_8));
         if (these != null) these.forEach(Wait::told);
     }
 
-    /** All waits ask, a second after the last time at the earliest, and so many at a time as a server bears well. */
-    private void askAll() {
+    /** All waits ask, a second after the last time at the earliest: anybody may have sent that message. */
+    private void askAllAgain() {
         long after;
         lock.lock();
         try {
@@ -281,11 +281,11 @@ final class Notice {
         } finally {
             lock.unlock();
         }
-        if (after <= 0) askThem();
-        else engine.alarm.after(after, this::askThem);
+        engine.alarm.after(Math.max(0, after), this::askAll);
     }
 
-    private void askThem() {
+    /** All waits ask, so many at a time as a server bears well. */
+    private void askAll() {
         lock.lock();
         try {
             isAskingAll = false;
