@@ -1,27 +1,10 @@
-//! What only one language has: a fork, and the tests that each helper has in the manner of its language.
+//! The tests that each helper has in the manner of its language.
 
 use crate::language::{Language, node, python};
 use crate::run::{passes, root};
-use crate::stage::{Play, Stage, holders};
-use serde_json::json;
+use crate::stage::Play;
 use std::process::Command;
 use testbed::{Server, module, say_not_run};
-
-/// A child of a fork is another process: it neither releases nor renews its parent's lock.
-#[test]
-fn a_fork_of_python_has_lost_the_lock_of_its_parent() {
-    Play::scenario(Language::Python, "own::a_fork_of_python_has_lost_the_lock_of_its_parent", |play: Play| {
-        let mut stage = play.stage();
-        let Stage { agent, conn, .. } = &mut stage;
-        agent.open("a", json!({"keys": ["k"], "lease": 1.0}));
-        let fence = agent.acquired("a");
-        let owner = agent.owner("a");
-        assert_eq!(agent.ask(json!({"do": "fork", "lock": "a"}))["lost_in_child"], true);
-        assert_eq!((conn.lock_info("k").unwrap().fence, holders(conn, "k")), (fence, vec![owner]));
-        assert!(!agent.is_lost("a"));
-        agent.released("a");
-    });
-}
 
 #[test]
 fn the_tests_of_the_helper_for_python_pass() {

@@ -3,7 +3,7 @@
 use crate::agent::Agent;
 use crate::fake;
 use crate::language::Language;
-use testbed::{Client, Proxy, Server, Setup, say_not_run, wait_for};
+use testbed::{Client, Proxy, Server, Setup, say_not_run};
 
 /// For an agent: so many waits may block, and the others wait by NOTIFY.
 pub(crate) const NO_BLOCKING: &str = "blocking=0";
@@ -103,11 +103,6 @@ pub(crate) fn connect(port: u16) -> Client {
 pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
     let holders = conn.lock_info(key).map(|info| info.holders).unwrap_or_default();
     holders.into_iter().map(|holder| String::from_utf8(holder.owner).unwrap()).collect()
-}
-
-/// Waits until so many requests or places wait for this key.
-pub(crate) fn await_waiters(conn: &mut Client, key: &str, count: usize) {
-    wait_for("waiters", || conn.lock_info(key).map_or(0, |info| info.waiting) == count);
 }
 
 /// How often a command was called on the server, or another number that INFO counts for it.

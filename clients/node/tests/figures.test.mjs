@@ -3,9 +3,8 @@
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { describe, it } from 'node:test';
-import { helper, LockLost, LockMisuse, Locks, LockTimeout, until } from './stage.mjs';
+import { FakeServer, helper, LockLost, LockMisuse, Locks, LockTimeout, until } from './stage.mjs';
 
-const { FakeServer } = await import(new URL('testing/index.js', new URL(helper, import.meta.url)));
 const { recorded } = await import(helper);
 const { MeterProvider, InMemoryMetricExporter, PeriodicExportingMetricReader } = createRequire(
   new URL('../../../target/opentelemetry/', import.meta.url),

@@ -3,9 +3,17 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { describe, it } from 'node:test';
-import { helper, LockDeadlock, LockLost, LockMisuse, Locks, LockTimeout, until } from './stage.mjs';
-
-const { FakeServer } = await import(new URL('testing/index.js', new URL(helper, import.meta.url)));
+import {
+  FakeServer,
+  helper,
+  LockDeadlock,
+  LockLost,
+  LockMisuse,
+  Locks,
+  LockTimeout,
+  testing,
+  until,
+} from './stage.mjs';
 
 const LEASE = 30_000;
 const HOUR = 3_600_000;
@@ -136,7 +144,7 @@ describe('a lock that is held', () => {
 function program(lines, env) {
   const script = `
     import { Locks } from ${JSON.stringify(helper)};
-    import { FakeServer } from ${JSON.stringify(new URL('testing/index.js', new URL(helper, import.meta.url)).href)};
+    import { FakeServer } from ${JSON.stringify(testing)};
     const server = new FakeServer();
     ${lines}`;
   const options = { encoding: 'utf8', env: { ...process.env, ...env } };

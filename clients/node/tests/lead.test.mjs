@@ -7,9 +7,7 @@ import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { helper, LockLost, LockMisuse, Locks, libraries, modules, until } from './stage.mjs';
-
-const { FakeServer, startServer } = await import(new URL('testing/index.js', new URL(helper, import.meta.url)));
+import { FakeServer, helper, LockLost, LockMisuse, Locks, libraries, modules, startServer, until } from './stage.mjs';
 
 const LEASE = 30_000;
 /** Works until it is told to stop. */

@@ -54,7 +54,8 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
     it('says at the end that the lock was lost, whatever the body returned', async () => {
       const key = newKey();
       const body = async () => ask('LOCK.BREAK', key);
-      await assert.rejects(locks.using(key, body), LockLost);
+      const isLoss = (error) => error instanceof LockLost && error instanceof LockError && error.name === 'LockLost';
+      await assert.rejects(locks.using(key, body), isLoss);
     });
 
     it('throws LockLost where a function that took the signal says AbortError', async () => {
@@ -88,48 +89,6 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         };
         await assert.rejects(locks.using(key, lease, body), (error) => error === own);
       }
-    });
-
-    it('aborts the signal once, with the reason, when an operator takes the lock away', async () => {
-      const key = newKey();
-      const lock = await locks.acquire(key, { lease: 1000 });
-      let aborts = 0;
-      lock.signal.addEventListener('abort', () => {
-        aborts += 1;
-      });
-      await ask('LOCK.BREAK', key);
-      await once(lock.signal, 'abort');
-      assert.ok(lock.signal.reason instanceof LockLost && lock.signal.reason instanceof LockError);
-      assert.equal(lock.signal.reason.name, 'LockLost');
-      assert.equal(lock.lost, true);
-      assert.equal(await lock.check(), false);
-      await assert.rejects(lock.guard('SET', key, '1'), LockLost);
-      await assert.rejects(lock.release(), LockLost);
-      assert.equal(aborts, 1);
-    });
-
-    it('is lost when something else lies at one of its keys', async () => {
-      const keys = [`{${newKey()}}a`, `{${keyOf()}}b`];
-      const taken = async (lease = 30_000) => {
-        const lock = await locks.acquire(keys, { lease });
-        await ask('DEL', keys[0]);
-        await ask('SET', keys[0], 'x');
-        return lock;
-      };
-      const isEnded = async (lock) => {
-        await assert.rejects(lock.release(), LockLost);
-        assert.equal(lock.lost, true);
-        assert.equal(await info(keys[1]), null, 'the other key is released');
-        await ask('DEL', keys[0]);
-      };
-      const checked = await taken();
-      assert.equal(await checked.check(), false);
-      await isEnded(checked);
-      await isEnded(await taken());
-      const renewed = await taken(3000);
-      await once(renewed.signal, 'abort');
-      assert.match(renewed.signal.reason.message, /the server says so/);
-      await isEnded(renewed);
     });
 
     wired('takes a new connection when its own was closed while nobody used it', async (wire, far) => {
@@ -251,12 +210,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(await lock.guard('INCRBY', `${key}:data`, 1), 42);
       assert.equal(await lock.guard('GET', `${key}:data`), '42');
       await assert.rejects(lock.guard('LPUSH', `${key}:data`, 'x'), /^\w*: ?WRONGTYPE/);
-      assert.equal(await lock.check(), true);
       await lock.release();
-      const shared = await locks.acquire(key, { shared: true });
-      await assert.rejects(shared.guard('GET', key), LockMisuse);
-      assert.equal(await shared.check(), true);
-      await shared.release();
       await ask('DEL', `${key}:data`);
     });
 

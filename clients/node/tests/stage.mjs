@@ -19,6 +19,9 @@ assert.ok(port > 0, 'REDIS_LOCK_PORT must be the port of a server with the modul
 
 /** The compiled helper: as the packages install it, or as tools/install.sh node-helper builds it. */
 export const helper = process.env.REDIS_LOCK_NODE_HELPER ?? new URL('target/helpers/node/redis-lock.js', root).href;
+/** What the package gives to tests of applications. */
+export const testing = new URL('testing/index.js', new URL(helper, import.meta.url)).href;
+export const { FakeServer, startServer, useServer } = await import(testing);
 export const { Locks, LockDeadlock, LockError, LockLost, LockMisuse, LockTimeout, LockUnreachable } = await import(
   helper
 );

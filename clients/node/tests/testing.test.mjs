@@ -6,10 +6,18 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { helper, LockLost, Locks, LockUnreachable, libraries, until } from './stage.mjs';
-
-const testing = new URL('testing/index.js', new URL(helper, import.meta.url)).href;
-const { FakeServer, startServer, useServer } = await import(testing);
+import {
+  FakeServer,
+  helper,
+  LockLost,
+  Locks,
+  LockUnreachable,
+  libraries,
+  startServer,
+  testing,
+  until,
+  useServer,
+} from './stage.mjs';
 
 describe('a server in memory', () => {
   it('runs the program of the guide', async (test) => {

@@ -564,19 +564,21 @@ class Hold(Question):
 
     async def was_held_until_now(self) -> bool:
         """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
-        limit = (await self.find()).patience
-        requests = self.spec.release(self.owner.name, self.fences)
-        repeated, self.released = self.released, True
-        begin = now()
+        await self.find()
+        released, self.released = self.released, True
+        replies, repeated = await self.ask_twice(self.spec.release(self.owner.name, self.fences))
+        return released or repeated or None not in replies
+
+    async def ask_twice(self, requests: list[Words]) -> tuple[list[Any], bool]:
+        """The replies of commands about the hold, and whether these had to be repeated, over a new connection."""
+        limit, begin = (await self.find()).patience, now()
         try:
-            replies = [await self.ask_of_hold(words, limit) for words in requests]
+            return [await self.ask_of_hold(words, limit) for words in requests], False
         except Exception as error:
             if self.lost or not again(error):
                 raise
             await self.follow(begin)
-            repeated = True
-            replies = [await self.ask_of_hold(words, limit, fresh=True) for words in requests]
-        return repeated or None not in replies
+            return [await self.ask_of_hold(words, limit, fresh=True) for words in requests], True
 
     async def let_go(self, seconds: float) -> None:
         """Stops the renewals, and lets it end after so many seconds."""
@@ -598,15 +600,7 @@ class Hold(Question):
         while self.renewing and now() < until:  # else it would undo this
             await self.kind.sleep(10 * TICK)
         try:
-            limit, words = (await self.find()).patience, self.spec.extend(self.owner.name, self.fences, seconds)
-            begin = now()
-            try:
-                reply = await self.ask_of_hold(words, limit)
-            except Exception as error:
-                if lost or not again(error):
-                    raise
-                await self.follow(begin)
-                reply = await self.ask_of_hold(words, limit, fresh=True)
+            [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, seconds)])
             self.lost = lost or not self.confirms(reply)
         except BaseException:
             self.owe(self.spec.release(self.owner.name, self.fences))

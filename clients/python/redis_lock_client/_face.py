@@ -7,9 +7,9 @@ import dataclasses
 import math
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 import redis.asyncio
@@ -37,13 +37,11 @@ from redis_lock_client._engine import Hold, Owner, Spec
 from redis_lock_client._figures import Listener
 from redis_lock_client._tasks import TaskServer
 from redis_lock_client._threads import ThreadServer, run
-from redis_lock_client._transport import Server
+from redis_lock_client._transport import Server, T
 from redis_lock_client._trouble import OnTrouble
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-T = TypeVar("T")
 
 
 class Place:
@@ -175,13 +173,43 @@ class Face:
 class ThreadFace(Face):
     """What locks for threads have in common."""
 
-    def acquire(self) -> bool:
-        """Takes the lock, or waits for it."""
+    @staticmethod
+    def _run(steps: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs the steps, and waits for their result."""
         raise NotImplementedError
 
+    def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        try:
+            got: bool = self._enters_again(hold) or self._run(lambda: hold.acquire(self._take, wait))
+        except BaseException:
+            if hold.held and not hold.ended:  # interrupted in the moment when it was granted
+                self._run(hold.release)
+            raise
+        return got
+
     def release(self) -> None:
-        """Releases the lock."""
-        raise NotImplementedError
+        """Releases the lock. Raises `LockLost` if it was lost before."""
+        place, hold = self._at(), self._held()
+        self._run(hold.release)
+        place.leave()
+
+    def check(self) -> bool:
+        """Asks the server whether the lock is held now, under its fence; of a quorum, whether a majority holds it."""
+        hold = self._hold
+        return hold is not None and not hold.is_lost() and bool(self._run(hold.check))
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
+        hold = self._last()
+        return bool(hold.is_lost() or self._run(lambda: hold.wait_lost(timeout)))
 
     def __enter__(self) -> Self:
         if not self.acquire():
@@ -447,16 +475,9 @@ class Lock(ThreadFace, _Lock):
     _clients = (redis.Redis, redis.RedisCluster)
     _library = "redis.Redis or redis.RedisCluster"
 
-    def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
-        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
-
-        Args:
-            blocking: False: try once, whatever `wait` says.
-            blocking_timeout: replaces `wait` for this once, in seconds.
-
-        """
-        hold, wait = self._begin(blocking, blocking_timeout)
-        return self._enters_again(hold) or run(hold.acquire(self._take, wait))
+    @staticmethod
+    def _run(steps: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return run(steps())
 
     def stop_waiting(self) -> None:
         """Ends the wait of `acquire()` in another thread, which returns False, and lets this object wait no more.
@@ -467,12 +488,6 @@ class Lock(ThreadFace, _Lock):
             self._stopped, begun = True, list(self._begun)
         for hold in begun:
             hold.stop_waiting()
-
-    def release(self) -> None:
-        """Releases the lock. Raises `LockLost` if it was lost before."""
-        place, hold = self._at(), self._held()
-        run(hold.release())
-        place.leave()
 
     def release_after(self, seconds: float) -> None:
         """Renews the lock no more, and lets it end after so many seconds, whatever becomes of this process.
@@ -516,10 +531,6 @@ class Lock(ThreadFace, _Lock):
             if value is not None:
                 return value
 
-    def check(self) -> bool:
-        """Asks the server whether the lock is held now, under its fence."""
-        return self._hold is not None and bool(run(self._hold.check()))
-
     def owned(self) -> bool:
         """The same as `check()`, as redis-py calls it."""
         return self.check()
@@ -541,11 +552,6 @@ class Lock(ThreadFace, _Lock):
 
         """
         return run(self._held().guard(command, key))
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
-        lost: bool = run(self._last().wait_lost(timeout))
-        return lost
 
 
 class AsyncLock(AsyncFace, _Lock):

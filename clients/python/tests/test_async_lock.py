@@ -1,80 +1,58 @@
 """The asyncio helper, as Python programs use it: needs a server with the module on 127.0.0.1:REDIS_LOCK_PORT."""
 
 import asyncio
-import os
-import sys
 import unittest
 import warnings
-from pathlib import Path
-from unittest import mock
 
 import redis.asyncio
-from proxy import Proxy, as_map
+from stage import PORT, OnServer, until
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, LockLost, LockNotAcquired, _transport
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
 
-
-async def wait_for(condition):
-    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
-    give_up = asyncio.get_running_loop().time() + 60
-    while not await condition():
-        if asyncio.get_running_loop().time() > give_up:
-            raise AssertionError("waited in vain")
-        await asyncio.sleep(0.005)
-
-
-class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
+class AsyncLockTest(OnServer, unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        self.client = redis.asyncio.Redis(port=PORT)
-        self.key = f"asyncio:{self.id().rpartition('.')[2]}"
-        await self.client.delete(self.key, f"{self.key}:2")
+        self.async_client = redis.asyncio.Redis(port=PORT)
+        self.addAsyncCleanup(self.async_client.aclose)
 
-    async def asyncTearDown(self):
-        await self.client.delete(self.key, f"{self.key}:2")
-        await self.client.aclose()
-
-    async def info(self, key=None):
-        return as_map(await self.client.execute_command("LOCK.INFO", key or self.key))
+    def lock(self, **options):
+        return AsyncLock(self.async_client, self.key, **options)
 
     async def test_a_with_statement_holds_the_lock_and_releases_it(self):
-        async with AsyncLock(self.client, self.key) as lock:
-            self.assertEqual((await self.info())[b"fence"], lock.fence)
+        async with self.lock() as lock:
+            self.assertEqual(self.info()[b"fence"], lock.fence)
             self.assertTrue(await lock.check())
             self.assertTrue(await lock.locked())
-        self.assertIsNone(await self.info())
+        self.assertIsNone(self.info())
         self.assertFalse(await lock.owned())
         self.assertFalse(lock.lost)
 
     async def test_a_with_statement_that_is_not_served_in_time_raises(self):
-        async with AsyncLock(self.client, self.key):
+        async with self.lock():
             for wait in (0, 0.05):
                 text = f'^lock "{self.key}" was not acquired: it was not free within {wait} s$'
                 with self.assertRaisesRegex(LockNotAcquired, text):
-                    async with AsyncLock(self.client, self.key, blocking_timeout=wait):
+                    async with self.lock(blocking_timeout=wait):
                         self.fail("two hold it")
 
     async def test_a_loss_is_raised_at_the_end_of_the_block(self):
         with self.assertRaises(LockLost):
-            async with AsyncLock(self.client, self.key, lease=1.0) as lock:
+            async with self.lock(lease=1.0) as lock:
                 self.assertFalse(await lock.wait_lost(0.01))
-                await self.client.execute_command("LOCK.BREAK", self.key)
+                self.break_it()
                 self.assertTrue(await lock.wait_lost(60))
                 with self.assertRaises(LockLost):
-                    await lock.guard("SET", f"{self.key}:2", "late")
+                    await lock.guard("SET", self.other, "late")
         self.assertTrue(lock.lost)
 
     async def test_a_loss_does_not_hide_the_error_of_the_block(self):
         with self.assertRaises(ZeroDivisionError):
-            async with AsyncLock(self.client, self.key):
-                await self.client.execute_command("LOCK.BREAK", self.key)
+            async with self.lock():
+                self.break_it()
                 print(1 / 0)
 
     async def test_a_task_that_is_cancelled_while_it_connects_takes_nothing(self):
-        proxy = Proxy(PORT, delay=0.02)
-        self.addCleanup(proxy.close)
+        proxy = self.proxy(delay=0.02)
         for step in range(12):
             async with redis.asyncio.Redis(port=proxy.port) as client:
                 lock = AsyncLock(client, self.key, lease=600.0)
@@ -87,16 +65,13 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
                     continue
                 await lock.release()
         await asyncio.sleep(0.5)
-        await wait_for(self.is_free)
-
-    async def is_free(self):
-        return await self.info() is None
+        await until(lambda: self.info() is None)
 
     async def test_a_task_that_is_cancelled_in_its_block_releases(self):
         entered = asyncio.Event()
 
         async def work():
-            async with AsyncLock(self.client, self.key):
+            async with self.lock():
                 entered.set()
                 await asyncio.sleep(60)
 
@@ -105,25 +80,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
         task.cancel()
         with self.assertRaises(asyncio.CancelledError):
             await task
-        self.assertIsNone(await self.info())
-
-    async def test_a_loop_that_is_blocked_beyond_the_lease_loses_the_lock(self):
-        with self.assertRaises(LockLost):
-            async with AsyncLock(self.client, self.key, lease=1.0):
-                __import__("time").sleep(1.2)
-
-    @mock.patch.object(_transport, "IDLE", 0.5)
-    async def test_nothing_is_left_a_while_after_the_last_lock(self):
-        before = len(asyncio.all_tasks())
-        async with AsyncLock(self.client, self.key):
-            pass
-
-        async def ended():
-            return len(asyncio.all_tasks()) <= before and not [
-                key for key in _transport.servers if key[2] == id(self.client.connection_pool)
-            ]
-
-        await wait_for(ended)
+        self.assertIsNone(self.info())
 
 
 class LoopTest(unittest.TestCase):

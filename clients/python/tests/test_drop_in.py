@@ -3,34 +3,27 @@
 import asyncio
 import gc
 import os
-import sys
 import threading
 import time
 import unittest
-from pathlib import Path
 from unittest import mock
 
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
-from test_lock import wait_for
+from stage import PORT, OnServer, together, wait_for
 
-FOLDER = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(FOLDER))
-from redis_lock_client import Deadlock, Lock, drop_in  # noqa: E402
-from redis_lock_client._engine import Hold  # noqa: E402
-from redis_lock_client.testing import FakeServer  # noqa: E402
+from redis_lock_client import Deadlock, Lock, drop_in
+from redis_lock_client._engine import Hold
+from redis_lock_client.testing import FakeServer
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
 PATIENCE = 60
 
 
-class DropInTest(unittest.TestCase):
+class DropInTest(OnServer):
     def setUp(self):
+        super().setUp()
         self.client = drop_in.Redis(port=PORT, protocol=3)
         self.addCleanup(self.client.close)
-        self.key = f"drop-in:{self.id().rpartition('.')[2]}"
-        self.client.delete(self.key)
-        self.addCleanup(self.client.delete, self.key)
 
     def info(self):
         reply = self.client.execute_command("LOCK.INFO", self.key)
@@ -38,9 +31,6 @@ class DropInTest(unittest.TestCase):
 
     def ttl(self):
         return (self.info() or {}).get(b"ttl_ms", -2)
-
-    def break_it(self):
-        self.client.execute_command("LOCK.BREAK", self.key)
 
     def look(self, lock):
         """Lets the renewer see to the lock now."""
@@ -101,7 +91,7 @@ class DropInTest(unittest.TestCase):
         self.assertGreater(self.ttl(), 1000)
 
     def test_a_short_timeout_leaves_others_their_renewals(self):
-        with Lock(self.client, f"{self.key}:2", lease=30) as other:
+        with Lock(self.client, self.other, lease=30) as other:
             short = self.client.lock(self.key, timeout=0.2)
             short.acquire()
             self.assertGreaterEqual(min(short._hold.server.leases), 30)
@@ -122,7 +112,7 @@ class DropInTest(unittest.TestCase):
     def test_what_was_waited_for_has_its_whole_timeout(self):
         first, second = self.client.lock(self.key), self.client.lock(self.key, timeout=10)
         first.acquire()
-        threading.Timer(2, lambda: self.client.execute_command("LOCK.BREAK", self.key)).start()
+        threading.Timer(2, self.break_it).start()
         with second:
             valid_for = second.valid_for
             self.assertLess(self.ttl() / 1000 - valid_for, 1.8)
@@ -215,23 +205,17 @@ class DropInTest(unittest.TestCase):
     def test_threads_that_share_an_object_take_turns(self):
         for thread_local in (True, False):
             with self.subTest(thread_local=thread_local):
-                lock, inside, wrong = self.client.lock(self.key, thread_local=thread_local), threading.Lock(), []
+                lock, inside = self.client.lock(self.key, thread_local=thread_local), threading.Lock()
 
-                def work(lock=lock, inside=inside, wrong=wrong):
-                    try:
-                        for _ in range(20):
-                            if not (lock.acquire(blocking_timeout=PATIENCE) and inside.acquire(blocking=False)):
-                                wrong.append("two are inside, or a wait was in vain")
-                            time.sleep(0.002)  # time for another to come in
-                            inside.release()
-                            lock.release()
-                    except Exception as error:  # noqa: BLE001 - told below
-                        wrong.append(error)
+                def work(lock=lock, inside=inside):
+                    for _ in range(20):
+                        self.assertTrue(lock.acquire(blocking_timeout=PATIENCE))
+                        self.assertTrue(inside.acquire(blocking=False), "two are inside")
+                        time.sleep(0.002)  # time for another to come in
+                        inside.release()
+                        lock.release()
 
-                threads = [threading.Thread(target=work, daemon=True) for _ in range(6)]
-                [thread.start() for thread in threads]
-                [thread.join() for thread in threads]
-                self.assertEqual(wrong, [])
+                together(6, work)
 
     def test_a_failed_attempt_leaves_what_the_object_holds(self):
         lock = self.client.lock(self.key, thread_local=False)
@@ -296,12 +280,10 @@ class DropInTest(unittest.TestCase):
         lock.release()
 
 
-class AsyncDropInTest(unittest.IsolatedAsyncioTestCase):
+class AsyncDropInTest(OnServer, unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
         self.client = drop_in.AsyncRedis(port=PORT)
         self.addAsyncCleanup(self.client.aclose)
-        self.key = f"drop-in:{self.id().rpartition('.')[2]}"
-        await self.client.delete(self.key)
 
     async def test_tasks_that_share_an_object_take_turns(self):
         lock, inside = self.client.lock(self.key), []

@@ -3,20 +3,15 @@
 import asyncio
 import importlib.util
 import inspect
-import os
 import pickle
-import sys
 import unittest
-from pathlib import Path
 
 import redis
-from proxy import Cluster, closed_port
+from stage import PORT, Cluster, closed_port
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import Deadlock, LockLost, drop_in
 from redis_lock_client._transport import servers
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
 PATIENCE = 60
 
 

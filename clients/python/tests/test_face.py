@@ -3,36 +3,23 @@
 import asyncio
 import gc
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 import unittest
 import warnings
-from pathlib import Path
 from unittest import mock
 
 import redis
 import redis.asyncio
-from proxy import Proxy, closed_port
-from test_fake import wait_for
+from stage import PORT, PORTS, OnServer, closed_port, run, together, wait_for
 
-FOLDER = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(FOLDER))
-from redis_lock_client import AsyncLock, Lock, LockError, LockLost, _threads, _transport, _trouble  # noqa: E402
-from redis_lock_client.quorum import QuorumLock  # noqa: E402
-
-PORT = int(os.environ["REDIS_LOCK_PORT"])
-PORTS = [int(port) for port in os.environ["REDIS_LOCK_PORTS"].split()]
+from redis_lock_client import AsyncLock, Lock, LockError, LockLost, _threads, _transport, _trouble
+from redis_lock_client.quorum import QuorumLock
 
 
-class FaceTest(unittest.TestCase):
+class FaceTest(OnServer):
     def setUp(self):
-        self.client = redis.Redis(port=PORT)
-        self.addCleanup(self.client.close)
-        self.key = f"face:{self.id().rpartition('.')[2]}"
-        self.addCleanup(self.client.delete, self.key)
+        super().setUp()
         self.told = []
 
     def kinds(self):
@@ -44,7 +31,7 @@ class FaceTest(unittest.TestCase):
         for alike in (bytearray(self.key.encode()), memoryview(self.key.encode())):
             with self.subTest(type(alike)), Lock(self.client, alike):
                 self.assertFalse(Lock(self.client, self.key, wait=0).acquire())
-            with Lock(self.client, [alike, self.key + ":2"]) as lock:
+            with Lock(self.client, [alike, self.other]) as lock:
                 self.assertEqual(len(lock.fences), 2)
 
     def test_what_is_no_key_is_refused(self):
@@ -93,11 +80,7 @@ class FaceTest(unittest.TestCase):
                     fences.append(lock.fence)
                     within -= 1
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(4, work)
         self.assertEqual((most, len(set(fences))), (1, 20))
 
     def test_a_lock_for_each_thread_is_not_released_by_another(self):
@@ -155,16 +138,12 @@ class FaceTest(unittest.TestCase):
         wait_for(lambda: self.kinds().count("no module") >= 2)
 
     def test_a_module_that_is_too_old_is_told_in_a_sentence(self):
-        proxy = Proxy(PORTS[0])
-        self.addCleanup(proxy.close)
+        proxy = self.proxy()
         proxy.replaces = (b"QUEUE", b"OTHER")
-        client = redis.Redis(port=proxy.port)
-        self.addCleanup(client.close)
-        told = []
         with self.assertRaisesRegex(redis.ResponseError, "too old: this needs 1.0 or newer"):
-            Lock(client, "face:old", wait=1, on_trouble=told.append).acquire()
-        self.assertEqual([trouble.kind for trouble in told], ["old module"])
-        self.assertIn("unknown option", told[0].text)
+            Lock(self.client_of(proxy.port), self.key, wait=1, on_trouble=self.told.append).acquire()
+        self.assertEqual(self.kinds(), ["old module"])
+        self.assertIn("unknown option", self.told[0].text)
 
     def test_a_right_that_is_missing_is_told(self):
         self.client.acl_setuser("nobody", enabled=True, nopass=True, keys=["*"], commands=["+ping"])
@@ -185,10 +164,8 @@ class FaceTest(unittest.TestCase):
         self.assertEqual(self.kinds(), ["memory full"])
 
     def test_a_renewal_that_fails_and_a_loss_are_told(self):
-        proxy = Proxy(PORT)
-        self.addCleanup(proxy.close)
-        client = redis.Redis(port=proxy.port)
-        lock = Lock(client, self.key, lease=1.5, on_trouble=self.told.append)
+        proxy = self.proxy()
+        lock = Lock(self.client_of(proxy.port), self.key, lease=1.5, on_trouble=self.told.append)
         lock.acquire()
         proxy.hush()
         proxy.refuses = True
@@ -213,10 +190,10 @@ class FaceTest(unittest.TestCase):
             time.sleep(3)
             raise ZeroDivisionError
 
-        with self.assertLogs("redis_lock", logging.ERROR), Lock(self.client, f"{self.key}:2", lease=1.0) as other:
+        with self.assertLogs("redis_lock", logging.ERROR), Lock(self.client, self.other, lease=1.0) as other:
             lock = Lock(self.client, self.key, lease=1.0, on_trouble=fails)
             lock.acquire()
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             self.assertTrue(lock.wait_lost(60))
             wait_for(lambda: not _trouble.teller.running)
             self.assertTrue(other.check())
@@ -230,7 +207,7 @@ class FaceTest(unittest.TestCase):
         locks = [Lock(self.client, f"{self.key}:{at}", on_trouble=tell) for at, tell in enumerate(callbacks)]
         for lock in locks:
             lock.acquire()
-            self.client.execute_command("LOCK.BREAK", lock._spec.name)
+            self.break_it(lock._spec.name)
         with mock.patch.object(_trouble, "LOOK", 0.01):
             locks[0]._hold.server.hurry()
             for lock in locks:
@@ -244,7 +221,7 @@ class FaceTest(unittest.TestCase):
     @unittest.skipUnless(hasattr(BaseException, "add_note"), "notes are newer than this Python")
     def test_the_error_of_a_block_notes_the_loss(self):
         with self.assertRaises(ZeroDivisionError) as caught, Lock(self.client, self.key):
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             print(1 / 0)
         self.assertEqual(caught.exception.__notes__, [f'lock "{self.key}" was lost before it was released'])
 
@@ -281,8 +258,7 @@ class FaceTest(unittest.TestCase):
     def test_a_program_ends_although_a_lock_is_held(self):
         for end in ("", "raise SystemExit(3)"):
             program = f"""
-import asyncio, sys, redis.asyncio
-sys.path.insert(0, {str(FOLDER)!r})
+import asyncio, redis.asyncio
 from redis_lock_client import AsyncLock
 kept = []
 async def main():
@@ -291,40 +267,45 @@ async def main():
     {end}
 asyncio.run(main())
 """
-            for python in (sys.executable,):
-                with self.subTest(end):
-                    ended = subprocess.run([python, "-W", "ignore", "-c", program], timeout=60, check=False)
-                    self.assertEqual(ended.returncode, 3 if end else 0)
+            with self.subTest(end):
+                self.assertEqual(run(program, check=False).returncode, 3 if end else 0)
             wait_for(lambda: self.client.exists(self.key) == 0)
 
     def test_a_child_of_a_fork_shares_no_connection_with_its_parent(self):
         program = f"""
-import os, sys, redis
-sys.path.insert(0, {str(FOLDER)!r})
-from redis_lock_client import Lock, _transport
+import os, redis
+from redis_lock_client import Lock, LockError
 client = redis.Redis(port={PORT})
 held = Lock(client, {self.key!r}, lease=1.0)
 held.acquire()
 for _ in range(2):  # so that an idle connection is there
-    with Lock(client, {self.key + ":2"!r}):
+    with Lock(client, {self.other!r}):
         pass
 children = []
 for _ in range(4):
     child = os.fork()
     if child == 0:
         for number in range(50):
-            with Lock(client, {self.key + ":2"!r}, wait=20) as own:
+            with Lock(client, {self.other!r}, wait=20) as own:
                 assert own.check() and held.lost and not held.check()
+        inner = Lock(client, {self.other!r}, wait=0, within=held)
+        for refused in (held.detach, lambda: held.release_after(60), inner.acquire):
+            try:
+                refused()
+            except LockError:
+                continue
+            os._exit(2)
+        held.release()
         os._exit(0)
     children.append(child)
 for _ in range(50):
-    with Lock(client, {self.key + ":2"!r}, wait=20):
+    with Lock(client, {self.other!r}, wait=20):
         assert held.check()
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
 assert held.check()
 held.release()
 """
-        subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+        run(program)
 
     def test_help_explains_each_argument(self):
         for kind in (Lock, AsyncLock):

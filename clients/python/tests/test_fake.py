@@ -1,46 +1,19 @@
 """The server in memory, for which no server is needed."""
 
 import asyncio
-import logging
-import sys
 import threading
-import time
 import unittest
-from pathlib import Path
 
 import redis
+from stage import FOLDER, OnFake, programs_of, wait_for
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, Lock, LockLost
-from redis_lock_client.testing import FakeServer
-
-
-def wait_for(condition, limit=60):
-    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
-    give_up = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > give_up:
-            raise AssertionError("waited in vain")
-        time.sleep(0.005)
 
 
 class PageTest(unittest.TestCase):
     def test_the_program_of_the_guide_runs(self):
-        page = (Path(__file__).resolve().parents[3] / "docs/guide/testing.md").read_text(encoding="utf-8")
-        [program] = [rest.split("\n```")[0] for rest in page.split("\n```python\n")[1:]]
+        [program] = programs_of(FOLDER.parents[1] / "docs/guide/testing.md")
         exec(program, {})  # noqa: S102
-
-
-class OnFake(unittest.TestCase):
-    """A test with a server in memory and a client of it."""
-
-    def setUp(self):
-        logging.disable(logging.ERROR)
-        self.addCleanup(logging.disable, logging.NOTSET)
-        self.fake = FakeServer()
-        self.addCleanup(self.fake.close)
-        self.client = self.fake.client(decode_responses=True, protocol=3)
-        self.addCleanup(self.client.close)
 
 
 class FakeTest(OnFake):
@@ -78,7 +51,7 @@ class FakeTest(OnFake):
                 lock = Lock(self.client, "k", wait=60, max_blocking=most)
                 waits = threading.Thread(target=lock.acquire)
                 waits.start()
-                wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+                wait_for(self.is_waited_for)
                 self.fake.lose("k")
                 waits.join()
                 lock.release()

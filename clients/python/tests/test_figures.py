@@ -6,17 +6,13 @@ import functools
 import sys
 import threading
 import unittest
-from pathlib import Path
 
 import redis
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from test_fake import wait_for
+from stage import OnFake, until, wait_for
 
 from redis_lock_client import AsyncLock, Deadlock, Listener, Lock, LockError, LockLost, LockNotAcquired, recorded
-from redis_lock_client.testing import FakeServer
 
 HOUR = 3600
 
@@ -51,11 +47,9 @@ class Heard(Listener):
         return [what for what, _ in self.all]
 
 
-class FiguresTest(unittest.TestCase):
+class FiguresTest(OnFake):
     def setUp(self):
-        self.fake = FakeServer()
-        self.addCleanup(self.fake.close)
-        self.client = self.fake.client()
+        super().setUp()
         self.heard = Heard()
 
     def lock(self, **options):
@@ -70,7 +64,7 @@ class FiguresTest(unittest.TestCase):
         with self.assertRaises(LockLost), self.lock() as lock:
             self.fake.lose("k")
             wait_for(lambda: lock.lost)
-        self.assertEqual(self.heard.names[3:], ["waited", "lost"])
+        wait_for(lambda: self.heard.names[3:] == ["waited", "lost"])
 
     def test_what_is_let_go_or_dropped_was_held_and_a_loss_that_the_release_finds_is_one(self):
         lock = self.lock()
@@ -148,10 +142,7 @@ class FiguresTest(unittest.TestCase):
             self.fake.lose("bad")
             self.assertTrue(await bad.wait_lost(60))
             self.fake.advance(HOUR / 2)
-            end = asyncio.get_running_loop().time() + 60
-            while good.valid_for < HOUR / 2 + 60:
-                self.assertLess(asyncio.get_running_loop().time(), end)
-                await asyncio.sleep(0.01)
+            await until(lambda: good.valid_for > HOUR / 2 + 60)
             await good.release()
 
         self.heard.hear = lambda *_: None
@@ -193,12 +184,7 @@ class FiguresTest(unittest.TestCase):
         return {metric.name: metric for metric in metrics}
 
 
-class LeadTest(unittest.TestCase):
-    def setUp(self):
-        self.fake = FakeServer()
-        self.addCleanup(self.fake.close)
-        self.client = self.fake.client()
-
+class LeadTest(OnFake):
     def test_a_lost_term_is_followed_by_another_with_a_higher_number(self):
         terms = []
 

@@ -4,17 +4,14 @@ import asyncio
 import dataclasses
 import gc
 import json
-import sys
 import threading
 import unittest
 import weakref
-from pathlib import Path
 from unittest import mock
 
 import redis
-from test_fake import OnFake, wait_for
+from stage import OnFake, wait_for
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import (
     AsyncLock,
     Deadlock,
@@ -271,22 +268,18 @@ class HoldTest(OnFake):
     @mock.patch.object(_waiting, "NOTIFY_QUEUE", HOUR)
     def test_a_wait_is_ended_by_another_thread(self):
         self.fake.take("k")
-
-        def waiting():
-            return self.client.execute_command("LOCK.INFO", "k")["waiting"]
-
         for most in (0, 32):
             for thread_local in (False, True):
                 with self.subTest((most, thread_local)):
                     lock, got = self.lock(max_blocking=most, thread_local=thread_local), []
                     waits = threading.Thread(target=lambda lock=lock, got=got: got.append(lock.acquire()), daemon=True)
                     waits.start()
-                    wait_for(lambda: waiting() == 1)
+                    wait_for(self.is_waited_for)
                     lock.stop_waiting()
                     waits.join(60)
                     self.assertEqual(got, [False])
                     self.assertTrue(thread_local or lock._hold.owed)  # it has left, and not let its place end
-                    wait_for(lambda: waiting() == 0)
+                    wait_for(lambda: not self.is_waited_for())
                     with self.assertRaisesRegex(LockNotAcquired, "the wait was ended"), lock:
                         self.fail("it waits no more")
         self.assertEqual(self.told, [])
@@ -323,7 +316,7 @@ class HoldTest(OnFake):
         lock, got = self.held(), []
         other = threading.Thread(target=lambda: got.append(Lock(self.client, "k").acquire()))
         other.start()
-        wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+        wait_for(self.is_waited_for)
         lock.release()
         other.join()
         self.assertEqual(got, [True])
@@ -337,7 +330,7 @@ class HoldTest(OnFake):
         limited = self.lock(max=HOUR)
 
         def let_time_pass():
-            wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+            wait_for(self.is_waited_for)
             self.fake.advance(HOUR + 60)
 
         clock = threading.Thread(target=let_time_pass)
@@ -442,7 +435,7 @@ class HoldTest(OnFake):
         lock = self.held()
 
         def release():
-            wait_for(lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1)
+            wait_for(self.is_waited_for)
             lock.release()
 
         other = threading.Thread(target=release)
@@ -486,8 +479,7 @@ class HoldTest(OnFake):
                 self.assertEqual(self.info("note"), "by a task")
                 # A task of its own is another one.
                 wait = asyncio.create_task(AsyncLock(client, "k").acquire())
-                waits = lambda: self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1  # noqa: E731
-                await asyncio.to_thread(wait_for, waits)
+                await asyncio.to_thread(wait_for, self.is_waited_for)
             self.assertTrue(await wait)
             self.fake.lose("k")
 

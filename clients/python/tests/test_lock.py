@@ -2,41 +2,19 @@
 
 import contextlib
 import gc
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 import unittest
-from pathlib import Path
 from unittest import mock
 
 import redis
-from proxy import Wire, as_map, closed_port
-from test_fake import wait_for
+from stage import PORT, OnServer, as_map, closed_port, wait_for
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import redis_lock_client
 from redis_lock_client import Deadlock, Lock, LockError, LockLost, LockNotAcquired, _engine, _threads, _transport
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
 
-
-class LockTest(unittest.TestCase):
-    def setUp(self):
-        self.client = redis.Redis(port=PORT)
-        self.addCleanup(self.client.close)
-        self.key = f"python:{self.id().rpartition('.')[2]}"
-        self.client.delete(self.key, f"{self.key}:2")
-        self.addCleanup(self.client.delete, self.key, f"{self.key}:2")
-
-    def info(self, key=None):
-        return as_map(self.client.execute_command("LOCK.INFO", key or self.key))
-
-    def waiting(self):
-        return (self.info() or {}).get(b"waiting", 0)
-
+class LockTest(OnServer):
     def test_a_with_statement_holds_the_lock_and_releases_it(self):
         with Lock(self.client, self.key) as lock:
             self.assertEqual(self.info()[b"fence"], lock.fence)
@@ -63,13 +41,13 @@ class LockTest(unittest.TestCase):
 
     def test_a_loss_is_raised_at_the_end_of_the_block(self):
         with self.assertRaises(LockLost) as caught, Lock(self.client, self.key) as lock:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
         self.assertTrue(lock.lost)
         self.assertEqual(caught.exception.lock_name, self.key)
 
     def test_a_loss_does_not_hide_the_error_of_the_block(self):
         with self.assertRaises(ZeroDivisionError), Lock(self.client, self.key) as lock:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             print(1 / 0)
         self.assertTrue(lock.lost)
 
@@ -82,7 +60,7 @@ class LockTest(unittest.TestCase):
 
     def test_a_loss_may_be_told_without_an_exception(self):
         with Lock(self.client, self.key, raise_on_release_error=False) as lock:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
         self.assertTrue(lock.lost)
 
     def test_a_thread_may_wait_for_the_loss(self):
@@ -90,45 +68,30 @@ class LockTest(unittest.TestCase):
             self.assertFalse(lock.wait_lost(0.01))
         self.assertFalse(lock.wait_lost(), "a lock that is released is not lost")
         with self.assertRaises(LockLost), lock:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             self.assertTrue(lock.wait_lost(60))
 
-    def test_a_guarded_command_runs_only_under_the_lock(self):
-        with self.assertRaises(LockLost), Lock(self.client, self.key) as lock:
-            self.assertTrue(lock.guard("SET", f"{self.key}:2", "one"))
-            self.assertEqual(lock.guard("GET", f"{self.key}:2"), b"one")
-            with self.assertRaises(redis.ResponseError):
-                lock.guard("LPUSH", f"{self.key}:2", "x")
-            self.client.execute_command("LOCK.BREAK", self.key)
-            with self.assertRaises(LockLost):
-                lock.guard("SET", f"{self.key}:2", "two")
-        self.assertEqual(self.client.get(f"{self.key}:2"), b"one")
-
-    def test_a_guarded_command_has_the_clients_decoding(self):
-        with redis.Redis(port=PORT, decode_responses=True) as client, Lock(client, self.key) as lock:
-            lock.guard("SET", f"{self.key}:2", "one")
-            self.assertEqual(lock.guard("GET", f"{self.key}:2"), "one")
-
-    def test_guard_is_refused_without_an_exclusive_lock_and_the_lock_is_kept(self):
-        for options in ({"shared": True}, {"limit": 2}):
-            with self.subTest(options), Lock(self.client, self.key, **options) as lock:
-                with self.assertRaises(LockError) as caught:
-                    lock.guard("SET", f"{self.key}:2", "late")
-                self.assertNotIsInstance(caught.exception, LockLost)
-                self.assertEqual(str(caught.exception), f'lock "{self.key}": guard needs an exclusive lock')
-                self.assertTrue(lock.check())
-        self.assertIsNone(self.client.get(f"{self.key}:2"))
+    def test_a_guarded_command_has_its_own_error_and_the_clients_decoding(self):
+        for settings, one in (({}, b"one"), ({"decode_responses": True}, "one")):
+            with Lock(self.client_of(PORT, **settings), self.key) as lock:
+                self.assertTrue(lock.guard("SET", self.other, "one"))
+                self.assertEqual(lock.guard("GET", self.other), one)
+                with self.assertRaises(redis.ResponseError):
+                    lock.guard("LPUSH", self.other, "x")
 
     def test_the_texts_of_errors_name_the_key(self):
         with Lock(self.client, self.key) as lock:
             with self.assertRaises(LockNotAcquired) as caught, Lock(self.client, self.key, wait=0):
                 self.fail("two hold it")
             self.assertEqual(str(caught.exception), f'lock "{self.key}" was not acquired: it was not free within 0 s')
+            with self.assertRaises(LockError) as caught, Lock(self.client, self.other, shared=True) as reader:
+                reader.guard("PING")
+            self.assertEqual(str(caught.exception), f'lock "{self.other}": guard needs an exclusive lock')
             for misuse in (lock.acquire, Lock(self.client, self.key, within=lock).acquire):
                 with self.assertRaises(LockError) as caught:
                     misuse()
                 self.assertIn(f'lock "{self.key}"', str(caught.exception))
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             with self.assertRaises(LockLost) as caught:
                 lock.guard("PING")
             self.assertEqual(str(caught.exception), f'lock "{self.key}" is lost: nothing was run')
@@ -143,15 +106,15 @@ class LockTest(unittest.TestCase):
 
     def test_nothing_is_asked_for_within_a_lost_lock(self):
         with self.assertRaises(LockLost), Lock(self.client, self.key) as outer:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             self.assertFalse(outer.check())
             with self.assertRaisesRegex(LockLost, f'^the outer lock "{self.key}" is lost$'):
-                Lock(self.client, f"{self.key}:2", within=outer).acquire()
-        self.assertEqual(self.client.exists(f"{self.key}:2"), 0)
+                Lock(self.client, self.other, within=outer).acquire()
+        self.assertEqual(self.client.exists(self.other), 0)
 
     def test_a_lost_lock_must_be_released_before_it_is_taken_again(self):
         with self.assertRaises(LockLost), Lock(self.client, self.key) as lock:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
             lock.check()
             with self.assertRaisesRegex(LockError, "was lost, and must be released first"):
                 lock.acquire()
@@ -182,7 +145,8 @@ class LockTest(unittest.TestCase):
             raise KeyboardInterrupt
 
         self.addCleanup(setattr, _engine.Hold, "leave", leave)
-        with Lock(self.client, self.key), redis.Redis(port=PORT) as client:
+        client = self.client_of(PORT)
+        with Lock(self.client, self.key):
             _engine.Hold.leave = interrupted
             with self.assertRaises(KeyboardInterrupt):
                 Lock(client, self.key, wait=0.1).acquire()
@@ -190,7 +154,7 @@ class LockTest(unittest.TestCase):
             wait_for(lambda: all(key[2] != ours for key in _transport.servers))
 
     def test_its_text_tells_the_keys_and_the_state(self):
-        lock = Lock(self.client, [self.key, f"{self.key}:2".encode()])
+        lock = Lock(self.client, [self.key, self.other.encode()])
         keys = f'"{self.key}, {self.key}:2"'
         self.assertEqual(repr(lock), f"<Lock {keys}: not acquired>")
         with lock:
@@ -203,32 +167,33 @@ class LockTest(unittest.TestCase):
         waits.join()
         self.assertEqual(repr(lock), f"<Lock {keys}: released>")
         with self.assertRaises(LockLost), lock:
-            self.client.execute_command("LOCK.BREAK", self.key)
+            self.break_it()
         self.assertEqual(repr(lock), f"<Lock {keys}: lost>")
         with Lock(self.client, self.key):
             self.assertFalse(lock.acquire(blocking=False))
         self.assertEqual(repr(lock), f"<Lock {keys}: not acquired>")
 
     def test_several_keys_have_a_fence_each(self):
-        with Lock(self.client, [self.key, f"{self.key}:2"]) as lock:
-            self.assertEqual(lock.fences, (self.info()[b"fence"], self.info(f"{self.key}:2")[b"fence"]))
+        with Lock(self.client, [self.key, self.other]) as lock:
+            self.assertEqual(lock.fences, (self.info()[b"fence"], self.info(self.other)[b"fence"]))
             with self.assertRaises(ValueError):
                 print(lock.fence)
-            lock.guard("PING", key=f"{self.key}:2")
+            lock.guard("PING", key=self.other)
 
     def test_a_wait_that_ends_while_the_server_hangs_is_released_later(self):
-        with contextlib.closing(Wire(PORT)) as wire, redis.Redis(port=wire.port, socket_timeout=2) as client:
-            holder = Lock(self.client, self.key)
-            holder.acquire()
-            waits = threading.Thread(target=self.wait_in_vain, args=(Lock(client, self.key, wait=1.0),))
-            waits.start()
-            wait_for(lambda: self.waiting() == 1)
-            wire.open.clear()
-            holder.release()
-            waits.join()
-            self.assertIsNotNone(self.info())
-            wire.open.set()
-            wait_for(lambda: self.info() is None, 10)
+        proxy = self.proxy()
+        lock = Lock(self.client_of(proxy.port, socket_timeout=2), self.key, wait=1.0)
+        holder = Lock(self.client, self.key)
+        holder.acquire()
+        waits = threading.Thread(target=self.wait_in_vain, args=(lock,))
+        waits.start()
+        wait_for(lambda: self.waiting() == 1)
+        proxy.open.clear()
+        holder.release()
+        waits.join()
+        self.assertIsNotNone(self.info())
+        proxy.open.set()
+        wait_for(lambda: self.info() is None, 10)
 
     def wait_in_vain(self, lock):
         with contextlib.suppress(redis.RedisError):
@@ -249,19 +214,6 @@ class LockTest(unittest.TestCase):
         ):
             with self.subTest(options), self.assertRaises(ValueError):
                 Lock(self.client, **{"key": self.key} | options)
-
-    def test_a_deadlock_is_told_at_once(self):
-        second = f"{self.key}:2"
-        with Lock(self.client, self.key) as one, Lock(self.client, second) as other:
-            waits = threading.Thread(target=self.hold_for_a_moment, args=(Lock(self.client, second, within=one),))
-            waits.start()
-            wait_for(lambda: self.info(second)[b"waiting"] == 1)
-            with self.assertRaises(Deadlock) as caught:
-                Lock(self.client, self.key, within=other, blocking_timeout=60).acquire()
-            self.assertRegex(str(caught.exception), f'^lock "{self.key}" was not acquired: DEADLOCK ')
-            other.release()
-            waits.join()
-            other.acquire()
 
     def hold_for_a_moment(self, lock):
         with lock:
@@ -289,55 +241,15 @@ class LockTest(unittest.TestCase):
         gc.collect()
         wait_for(lambda: self.info() is None)
 
-    def test_a_child_of_a_fork_has_lost_the_lock(self):
-        program = f"""
-import os, sys, redis
-sys.path.insert(0, {str(Path(redis_lock_client.__file__).parents[1])!r})
-from redis_lock_client import Lock, LockError
-client = redis.Redis(port={PORT})
-lock = Lock(client, {self.key!r})
-lock.acquire()
-child = os.fork()
-if child == 0:
-    lost = lock.lost
-    try:
-        Lock(client, {self.key + ":2"!r}, wait=0, within=lock).acquire()
-    except LockError:
-        lost = lost and lock.lost
-    else:
-        os._exit(2)
-    for let_go in (lock.detach, lambda: lock.release_after(60)):
-        try:
-            let_go()
-        except LockError:
-            continue
-        os._exit(3)
-    lock.release()
-    with Lock(client, {self.key + ":2"!r}, wait=5) as own:
-        os._exit(0 if lost and own.check() else 1)
-_, status = os.waitpid(child, 0)
-assert status == 0, status
-assert lock.check() and not lock.lost
-lock.release()
-"""
-        subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
-
-    @mock.patch.object(_transport, "IDLE", 0.5)
-    def test_nothing_is_left_a_while_after_the_last_lock(self):
-        with Lock(self.client, self.key):
-            self.assertIn("redis-lock renewer", [thread.name for thread in threading.enumerate()])
-        ours = id(self.client.connection_pool)
-        wait_for(lambda: all(key[2] != ours for key in _transport.servers))
-
     def test_what_goes_on_when_a_server_hangs_is_the_renewal_of_other_servers(self):
-        with SilentServer() as port, redis.Redis(port=PORT) as other:
-            hung = Lock(redis.Redis(port=port, protocol=2), self.key, wait=0)
-            asking = threading.Thread(target=self.ask_in_vain, args=(hung,))
-            asking.start()
-            with Lock(other, self.key, lease=1.0) as lock:
-                time.sleep(2.0)
-                self.assertTrue(lock.check())
-            asking.join()
+        proxy = self.proxy()
+        proxy.hangs = True
+        asking = threading.Thread(target=self.ask_in_vain, args=(Lock(self.client_of(proxy.port), self.key, wait=0),))
+        asking.start()
+        with Lock(self.client, self.key, lease=1.0) as lock:
+            time.sleep(2.0)
+            self.assertTrue(lock.check())
+        asking.join()
 
     def test_a_server_that_answers_byte_by_byte_is_not_waited_for_without_limit(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -372,15 +284,6 @@ class UnreachablePool:
 
     def __init__(self):
         self.connection_kwargs = {"host": "127.0.0.1", "port": closed_port()}
-
-
-class SilentServer:
-    def __enter__(self):
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        return self.socket.getsockname()[1]
-
-    def __exit__(self, *_):
-        self.socket.close()
 
 
 if __name__ == "__main__":

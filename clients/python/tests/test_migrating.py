@@ -2,52 +2,34 @@
 
 import asyncio
 import contextlib
-import os
-import subprocess
-import sys
 import threading
-import time
 import unittest
-from pathlib import Path
 
 import redis
 import redis.asyncio
 from redis.exceptions import LockError, LockNotOwnedError
+from stage import FOLDER, PORT, OnServer, programs_of, run
 
-FOLDER = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(FOLDER))
-from redis_lock_client import AsyncLock, Lock, LockNotAcquired  # noqa: E402
+from redis_lock_client import AsyncLock, Lock, LockNotAcquired
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
 PAGE = FOLDER.parents[1] / "docs/guide/migrating.md"
 PATIENCE = 60
 
 
-class MigratingTest(unittest.TestCase):
-    def setUp(self):
-        self.client = redis.Redis(port=PORT)
-        self.addCleanup(self.client.close)
-        self.key = f"migrating:{self.id().rpartition('.')[2]}"
-        self.next = f"{self.key}:v2"
-        self.client.delete(self.key, self.next)
-        self.addCleanup(self.client.delete, self.key, self.next)
-
+class MigratingTest(OnServer):
     def old(self, wait=PATIENCE):
         """What runs before: redis-py's lock."""
         return self.client.lock(self.key, timeout=PATIENCE, blocking_timeout=wait)
 
     def new(self, wait=PATIENCE):
         """What runs in the end."""
-        return Lock(self.client, self.next, wait=wait)
+        return Lock(self.client, self.other, wait=wait)
 
     @contextlib.contextmanager
     def both(self, wait=PATIENCE):
         """What runs between them."""
         with self.old(wait), self.new(wait):
             yield
-
-    def asked(self):
-        return self.client.info("commandstats")["cmdstat_lock.acquire"]["calls"]
 
     def test_each_phase_keeps_out_the_one_before_and_the_one_after(self):
         for holder, other in (
@@ -61,31 +43,12 @@ class MigratingTest(unittest.TestCase):
                 with holder(), self.assertRaises(LockError), other(wait=0):
                     pass
                 # Nothing is left of either.
-                self.assertEqual(self.client.exists(self.key, self.next), 0)
+                self.assertEqual(self.client.exists(self.key, self.other), 0)
 
     def test_the_first_phase_does_not_know_the_last(self):
         # So no process of the first may run beside one of the last.
         with self.old(), self.new(wait=0):
             pass
-
-    def test_workers_of_two_phases_take_turns(self):
-        inside, turns = threading.Lock(), []
-
-        def work(phase):
-            for _ in range(10):
-                with phase():
-                    self.assertTrue(inside.acquire(blocking=False), "two are inside")
-                    turns.append(phase)
-                    time.sleep(0.002)  # time for another to come in
-                    inside.release()
-
-        for phases in ((self.old, self.both), (self.both, self.new)):
-            workers = [threading.Thread(target=work, args=(phase,)) for phase in phases * 2]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
-        self.assertEqual(len(turns), 80)
 
     def test_with_old_clients_a_string_on_the_key_is_a_lock_of_others(self):
         old = self.old()
@@ -94,10 +57,10 @@ class MigratingTest(unittest.TestCase):
             Lock(self.client, self.key, wait=1).acquire()
         lock = Lock(self.client, self.key, wait=PATIENCE, old_clients=True)
         self.assertFalse(lock.acquire(blocking=False))
-        asked = self.asked()
+        asked = self.calls("acquire")
         self.assertFalse(lock.acquire(blocking_timeout=0.5))
         # After pauses of 0.1 s, 0.2 s and so on.
-        self.assertLessEqual(self.asked() - asked, 4)
+        self.assertLessEqual(self.calls("acquire") - asked, 4)
         with self.assertRaises(LockNotAcquired), Lock(self.client, self.key, wait=0.2, old_clients=True):
             pass
         took = threading.Event()
@@ -135,13 +98,9 @@ class MigratingTest(unittest.TestCase):
                 asyncio.run(play(**options))
 
     def test_the_program_of_the_page_runs(self):
-        [program] = [rest.split("\n```")[0] for rest in PAGE.read_text().split("\n```python\n")[1:]]
+        [program] = programs_of(PAGE)
         self.client.delete("report", "report:v2")
-        subprocess.run(
-            [sys.executable, "-c", program.replace("6379", str(PORT))],
-            env=os.environ | {"PYTHONPATH": str(FOLDER)},
-            check=True,
-        )
+        run(program.replace("6379", str(PORT)))
 
 
 if __name__ == "__main__":

@@ -5,55 +5,37 @@ import contextlib
 import json
 import os
 import resource
-import sys
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from unittest import mock
 
 import redis
 import redis.asyncio
-from proxy import Proxy, Wire, as_map
-from test_async_quorum import wait_for as until
-from test_fake import wait_for
+from stage import FOLDER, PORTS, OnServer, together, until, wait_for
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, Lock, LockLost, _transport
 from redis_lock_client.quorum import QuorumLock
 
-PORTS = [int(port) for port in os.environ["REDIS_LOCK_PORTS"].split()]
-COSTS = json.loads((Path(__file__).resolve().parents[2] / "costs.json").read_text())["python"]
+COSTS = json.loads((FOLDER.parent / "costs.json").read_text())["python"]
 MANY = 60
 FAR = 0.1  # seconds in each direction: five renewals a second, if one follows the other
 
 
-class NetworkTest(unittest.TestCase):
+class NetworkTest(OnServer):
     def setUp(self):
-        self.server = redis.Redis(port=PORTS[0])
-        self.addCleanup(self.server.close)
-        self.key = f"network:{self.id().rpartition('.')[2]}"
+        super().setUp()
         self.keys = [f"{self.key}:{number}" for number in range(MANY)]
-        self.addCleanup(self.server.delete, self.key, *self.keys)
+        self.addCleanup(self.client.delete, *self.keys)
 
-    def proxy(self, delay=0.0, port=PORTS[0]):
-        proxy = Proxy(port, delay)
-        self.addCleanup(proxy.close)
-        return proxy
-
-    def client(self, proxy, **options):
-        client = redis.Redis(port=proxy.port, **options)
-        self.addCleanup(client.close)
-        return client
-
-    def calls(self, command):
-        return self.server.info("commandstats").get(f"cmdstat_lock.{command}", {}).get("calls", 0)
+    def through(self, proxy, **options):
+        return self.client_of(proxy.port, **options)
 
     # --- renewals of many locks ---
 
     def test_many_locks_of_a_far_server_are_kept_by_threads(self):
-        client = self.client(self.proxy(delay=FAR))
+        client = self.through(self.proxy(delay=FAR))
         locks = [Lock(client, key, lease=9.0) for key in self.keys]
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(lambda lock: lock.acquire(), locks))
@@ -75,7 +57,7 @@ class NetworkTest(unittest.TestCase):
         asyncio.run(main())
 
     def test_many_locks_of_far_servers_are_kept_by_a_quorum(self):
-        clients = [self.client(self.proxy(delay=FAR, port=port)) for port in PORTS[:3]]
+        clients = [self.through(self.proxy(delay=FAR, port=port)) for port in PORTS[:3]]
         locks = [QuorumLock(clients, key, lease=9.0) for key in self.keys]
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(lambda lock: lock.acquire(), locks))
@@ -89,7 +71,7 @@ class NetworkTest(unittest.TestCase):
             lock.release()
 
     def test_what_is_due_goes_out_together(self):
-        client = self.client(self.proxy())
+        client = self.through(self.proxy())
         locks = [Lock(client, key, lease=3.0) for key in self.keys]
         exchange, together = _transport.Server.perform, []
 
@@ -110,10 +92,10 @@ class NetworkTest(unittest.TestCase):
                 lock.release()
 
     def test_the_agenda_holds_no_more_than_what_is_held(self):
-        client = self.client(self.proxy())
+        client = self.through(self.proxy())
         with Lock(client, self.key):
             for _ in range(1000):
-                with Lock(client, f"{self.key}:2"):
+                with Lock(client, self.other):
                     pass
             (server,) = (one for one in _transport.servers.values() if one.source is client.connection_pool)
             self.assertEqual(server.planned, 1)
@@ -122,20 +104,20 @@ class NetworkTest(unittest.TestCase):
     # --- connections ---
 
     def test_a_held_lock_outlives_the_servers_last_connection(self):
-        client = self.client(self.proxy())
+        client = self.through(self.proxy())
         with Lock(client, self.key, lease=2.0) as lock:
             with ThreadPoolExecutor(12) as threads:
                 waits = [threads.submit(Lock(client, self.key, wait=3.0).acquire) for _ in range(12)]
                 wait_for(lambda: self.waiting() == 12)
-                limit = int(self.server.config_get("maxclients")["maxclients"])
-                self.addCleanup(self.server.config_set, "maxclients", limit)
-                self.server.config_set("maxclients", len(self.server.client_list()))
+                limit = int(self.client.config_get("maxclients")["maxclients"])
+                self.addCleanup(self.client.config_set, "maxclients", limit)
+                self.client.config_set("maxclients", len(self.client.client_list()))
                 self.assertEqual([wait.result() for wait in waits], [False] * 12)
             self.assertTrue(lock.check())
             self.assertFalse(lock.lost)
 
     def test_a_held_lock_outlives_the_last_descriptor(self):
-        client = self.client(self.proxy())
+        client = self.through(self.proxy())
         with Lock(client, self.key, lease=1.0) as lock:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             files = []
@@ -152,12 +134,9 @@ class NetworkTest(unittest.TestCase):
                     file.close()
             self.assertTrue(lock.check())
 
-    def waiting(self):
-        return (as_map(self.server.execute_command("LOCK.INFO", self.key)) or {}).get(b"waiting", 0)
-
     def test_the_renewers_connection_is_there_from_the_first_hold_on(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         with Lock(client, self.key, lease=1.0) as lock:
             accepted = proxy.accepted
             extended = self.calls("extend")
@@ -170,7 +149,7 @@ class NetworkTest(unittest.TestCase):
 
     def test_connections_that_died_together_without_a_word_cost_no_lock(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         with Lock(client, self.key, lease=4.0) as lock:
             burst = [Lock(client, key) for key in self.keys[:6]]
             with ThreadPoolExecutor(6) as threads:
@@ -185,7 +164,7 @@ class NetworkTest(unittest.TestCase):
 
     def test_a_burst_leaves_few_connections(self):
         proxy = self.proxy()
-        client = self.client(proxy, client_name="burst")
+        client = self.through(proxy, client_name="burst")
         with Lock(client, self.key):
             with ThreadPoolExecutor(MANY) as threads:
                 list(threads.map(self.hold_for_a_moment, [client] * MANY, self.keys))
@@ -196,14 +175,14 @@ class NetworkTest(unittest.TestCase):
             pass
 
     def connections(self, name):
-        return [client["name"] for client in self.server.client_list()].count(name)
+        return [client["name"] for client in self.client.client_list()].count(name)
 
     # --- waiting ---
 
     def test_more_waits_than_may_block_take_turns_over_few_connections(self):
         proxy = self.proxy()
-        client = self.client(proxy, client_name="crowd")
-        holder = Lock(self.server, self.key)
+        client = self.through(proxy, client_name="crowd")
+        holder = Lock(self.client, self.key)
         holder.acquire()
         got, blocking = [], _transport.blocking
 
@@ -234,7 +213,7 @@ class NetworkTest(unittest.TestCase):
 
     def test_a_free_lock_costs_what_is_written_down(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         with Lock(client, self.key):
             pass
         before, accepted = self.counts(), proxy.accepted
@@ -245,7 +224,7 @@ class NetworkTest(unittest.TestCase):
 
     def test_a_contended_lock_costs_what_is_written_down(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         barrier = threading.Barrier(4)
 
         def work():
@@ -254,16 +233,14 @@ class NetworkTest(unittest.TestCase):
                 with Lock(client, self.key):
                     pass
 
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: work(), range(4)))
-            barrier.reset()
-            before, accepted = self.counts(), proxy.accepted
-            list(threads.map(lambda _: work(), range(4)))
+        together(4, work)
+        before, accepted = self.counts(), proxy.accepted
+        together(4, work)
         self.assertEqual(self.costs(before, accepted, proxy, 100), COSTS["contended"])
 
     def test_a_lock_that_is_waited_for_by_notify_costs_what_is_written_down(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         waits = 20
 
         def wait():
@@ -273,7 +250,7 @@ class NetworkTest(unittest.TestCase):
         # No wait asks by itself meanwhile, however busy the machine is.
         with mock.patch("redis_lock_client._waiting.NOTIFY_QUEUE", 600.0), ThreadPoolExecutor(waits) as threads:
             for count in (1, waits):
-                holder = Lock(self.server, self.key)
+                holder = Lock(self.client, self.key)
                 holder.acquire()
                 before, accepted = self.counts(), proxy.accepted
                 all_waits = [threads.submit(wait) for _ in range(count)]
@@ -288,7 +265,7 @@ class NetworkTest(unittest.TestCase):
 
     def test_to_try_once_at_a_server_that_hangs_takes_one_time_for_an_answer(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         with Lock(client, self.key):
             pass
         proxy.hangs = True
@@ -301,88 +278,79 @@ class NetworkTest(unittest.TestCase):
 
     def test_a_release_without_an_answer_is_repeated(self):
         proxy = self.proxy()
-        client = self.client(proxy)
+        client = self.through(proxy)
         lock = Lock(client, self.key, lease=30.0)
         lock.acquire()
         proxy.hush()
         proxy.refuses = True
         with self.assertRaises(redis.RedisError):
             lock.release()
-        self.assertEqual(self.server.exists(self.key), 1)
+        self.assertEqual(self.client.exists(self.key), 1)
         proxy.refuses = False
-        wait_for(lambda: self.server.exists(self.key) == 0, 20)
-
-    def released(self):
-        """How many releases the server has read."""
-        return self.calls("release")
+        wait_for(lambda: self.client.exists(self.key) == 0, 20)
 
     def test_a_request_that_the_server_reads_after_the_end_of_its_wait_locks_nobody_out(self):
-        wire = Wire(PORTS[0])
-        self.addCleanup(wire.close)
-        client = redis.Redis(port=wire.port, socket_timeout=1)
-        self.addCleanup(client.close)
-        before = self.released()
+        wire = self.proxy()
+        client = self.through(wire, socket_timeout=1)
+        before = self.calls("release")
         wire.hold_next = True
         with self.assertRaises(redis.TimeoutError):
             Lock(client, self.key, lease=600.0, wait=0).acquire()
-        wait_for(lambda: self.released() > before)
+        wait_for(lambda: self.calls("release") > before)
         acquired = self.calls("acquire")
         wire.held.set()
         wait_for(lambda: self.calls("acquire") > acquired)
-        wait_for(lambda: self.server.exists(self.key) == 0, 30)
+        wait_for(lambda: self.client.exists(self.key) == 0, 30)
 
     def test_a_request_that_the_server_reads_after_its_cancellation_locks_nobody_out(self):
-        wire = Wire(PORTS[0])
-        self.addCleanup(wire.close)
+        wire = self.proxy()
 
         async def main():
             client = redis.asyncio.Redis(port=wire.port)
-            before, acquired = self.released(), self.calls("acquire")
+            before, acquired = self.calls("release"), self.calls("acquire")
             wire.hold_next = True
             waiting = asyncio.create_task(AsyncLock(client, self.key, lease=600.0).acquire())
             await until(lambda: not wire.hold_next)
             waiting.cancel()
-            await until(lambda: self.released() > before)
+            await until(lambda: self.calls("release") > before)
             wire.held.set()
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
-            await until(lambda: self.calls("acquire") > acquired and not self.server.exists(self.key))
+            await until(lambda: self.calls("acquire") > acquired and not self.client.exists(self.key))
             await client.aclose()
 
         asyncio.run(main())
 
     def test_memory_that_is_full_is_waited_for_in_the_place(self):
-        self.server.config_set("maxmemory-policy", "noeviction")
-        self.addCleanup(self.server.config_set, "maxmemory", 0)
-        holder = Lock(self.server, self.key)
+        self.client.config_set("maxmemory-policy", "noeviction")
+        self.addCleanup(self.client.config_set, "maxmemory", 0)
+        holder = Lock(self.client, self.key)
         holder.acquire()
         got = threading.Event()
-        waiter = threading.Thread(target=lambda: Lock(self.server, self.key, wait=60).acquire() and got.set())
+        waiter = threading.Thread(target=lambda: Lock(self.client, self.key, wait=60).acquire() and got.set())
         waiter.start()
         wait_for(lambda: self.waiting() == 1)
-        self.server.config_set("maxmemory", 1)
-        other = threading.Thread(target=lambda: Lock(self.server, self.keys[0], wait=60).acquire() and got.set())
+        self.client.config_set("maxmemory", 1)
+        other = threading.Thread(target=lambda: Lock(self.client, self.keys[0], wait=60).acquire() and got.set())
         other.start()
         time.sleep(1.5)
         self.assertTrue(other.is_alive())
-        self.server.config_set("maxmemory", 0)
+        self.client.config_set("maxmemory", 0)
         holder.release()
         for one in (waiter, other):
             one.join(30)
             self.assertFalse(one.is_alive())
 
 
-class LossTest(unittest.TestCase):
+class LossTest(OnServer):
     def test_a_loss_is_told_within_a_second_although_a_clock_jumps(self):
-        client = redis.Redis(port=PORTS[0])
-        self.addCleanup(client.close)
         jump, plain = [0.0], _transport.now
         patches = [mock.patch(f"redis_lock_client.{name}.now", lambda: plain() + jump[0]) for name in PATCHED]
         with contextlib.ExitStack() as stack:
             for patch in patches:
                 stack.enter_context(patch)
             told = []
-            lock = Lock(client, "network:suspended", lease=60.0, on_trouble=told.append)
+            lock = Lock(self.client, self.key, lease=60.0, on_trouble=told.append)
             lock.acquire()
             waits = threading.Thread(target=lock.wait_lost)
             waits.start()

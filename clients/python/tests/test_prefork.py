@@ -12,10 +12,8 @@ import urllib.request
 from pathlib import Path
 
 import redis
-from test_fake import wait_for
+from stage import FOLDER, PORT, wait_for
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
-FOLDER = Path(__file__).resolve().parents[1]
 PATIENCE = 60
 BROKER = f"redis://127.0.0.1:{PORT}/1"
 

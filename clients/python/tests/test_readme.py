@@ -6,18 +6,14 @@ import signal
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 
 import redis
 import redis.asyncio
+from stage import FOLDER, PORT, programs_of
 
-FOLDER = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(FOLDER))
-from redis_lock_client import AsyncLock  # noqa: E402
+from redis_lock_client import AsyncLock
 
-PORT = int(os.environ["REDIS_LOCK_PORT"])
-TEXT = (FOLDER / "README.md").read_text(encoding="utf-8").replace("6379", str(PORT))
-PROGRAMS = [rest.split("\n```")[0] for rest in TEXT.split("\n```python\n")[1:]]
+PROGRAMS = [program.replace("6379", str(PORT)) for program in programs_of(FOLDER / "README.md")]
 WORKERS = [program for program in PROGRAMS if "def while_held" in program]
 
 

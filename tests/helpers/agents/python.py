@@ -7,41 +7,35 @@ an exception in them, as Ctrl-C does.
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import sys
 import threading
-from pathlib import Path
 
+import python_shared
 import redis
+from python_shared import RAW, failure, text
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients/python"))
-from redis_lock_client import Deadlock, Lock, LockError, LockLost
+from redis_lock_client import Lock, LockError
 from redis_lock_client.testing import FakeServer
-
-# Of the client that hands on what the test says: replies as the server gives them, whenever that is.
-RAW = {"decode_responses": True, "protocol": 2, "socket_timeout": None}
-OPTIONS = ("lease", "wait", "shared", "limit", "take", "note")
 
 
 class Cancelled(BaseException):
     """Raised in the main thread, as KeyboardInterrupt is."""
 
 
-class Agent:
+class Agent(python_shared.Agent):
+    kind = Lock
+
     def __init__(self, url, *words):
+        super().__init__(*words)
         cluster = "--cluster" in words
-        self.options = {"max_blocking": int(word[9:]) for word in words if word.startswith("blocking=")}
-        self.told = []
         if url == "fake:":
             fake = FakeServer()
             self.client, self.server_client = fake.client(), fake.client(**RAW)
             self.server_client.response_callbacks.clear()
         else:
             self.client = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
-        self.locks = {}
-        self.signals = {}
         self.main = queue.SimpleQueue()
         self.running = None  # the request that runs in the main thread
         self.cancelled = set()
@@ -92,7 +86,7 @@ class Agent:
         if request["do"] == "release":
             with contextlib.suppress(LockError):
                 lock.release()
-        return failure("cancelled", error)
+        return failure(error, "cancelled")
 
     def say(self, answer):
         with self.writing:
@@ -102,24 +96,8 @@ class Agent:
         """The answer, without its id."""
         try:
             return getattr(self, request["do"].replace("-", "_"))(request) or {}
-        except Deadlock as error:
-            return failure("deadlock", error)
-        except LockLost as error:
-            return failure("lost", error)
-        except (LockError, ValueError) as error:
-            return failure("refused", error)
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            return failure("connection", error)
-        except redis.RedisError as error:
-            return failure("server", error)
-
-    def open(self, request):
-        options = self.options | {name: request[name] for name in OPTIONS if name in request}
-        options["on_trouble"] = self.told.append
-        if request.get("within"):
-            options["within"] = self.locks[request["within"]]
-        keys = request["keys"]
-        self.locks[request["lock"]] = Lock(self.client, keys[0] if len(keys) == 1 else keys, **options)
+        except (redis.RedisError, ValueError) as error:
+            return failure(error)
 
     def acquire(self, request):
         lock = self.locks[request["lock"]]
@@ -135,36 +113,12 @@ class Agent:
     def guard(self, request):
         return {"reply": text(self.locks[request["lock"]].guard(*request["command"]))}
 
-    def lost(self, request):
-        return {"lost": self.locks[request["lock"]].lost}
-
     def await_lost(self, request):
         # An event is set once and for all, so that it cannot be set a second time.
         return {"signals": int(self.locks[request["lock"]].wait_lost())}
 
-    def owner(self, request):
-        return {"owner": self.locks[request["lock"]].owner}
-
-    def troubles(self, request):
-        return {"troubles": [f"{trouble.kind}: {trouble}" for trouble in self.told]}
-
     def tasks(self, request):
         return {"tasks": threading.active_count()}
-
-    def fork(self, request):
-        """The child reads `lost`, sleeps 1.5 s, a lease and a half, and releases."""
-        lock = self.locks[request["lock"]]
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            os.write(writer, b"1" if lock.lost else b"0")
-            threading.Event().wait(1.5)
-            lock.release()
-            os._exit(0)
-        os.close(writer)
-        lost = os.read(reader, 1) == b"1"
-        os.close(reader)
-        os.wait()
-        return {"lost_in_child": lost}
 
     def close(self, request):
         self.client.close()
@@ -178,17 +132,6 @@ class Agent:
 
     def ping(self, request):
         self.client.ping()
-
-
-def failure(kind, error):
-    return {
-        "error": kind,
-        "message": f"{getattr(error, 'status_code', None) or ''} {error}".strip(),
-    }
-
-
-def text(reply):
-    return reply.decode() if isinstance(reply, bytes) else reply
 
 
 if __name__ == "__main__":

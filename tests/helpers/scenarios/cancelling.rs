@@ -1,6 +1,6 @@
 //! Applications that change their minds: nobody may be locked out by what they asked for before.
 
-use crate::stage::{Pair, Play, Stage, await_waiters, connect};
+use crate::stage::{Pair, Play, Stage, connect};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Signal, wait_for};
@@ -29,7 +29,7 @@ pub(crate) fn a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out(play
     for round in 0..100 {
         conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
         let asked = agent.acquire_cancellable("a");
-        await_waiters(conn, "k", 1);
+        conn.await_waiters("k", 1);
         if round % 2 == 0 {
             conn.send(&["LOCK.RELEASE", "k", "first"]);
             pause(round);
@@ -90,7 +90,7 @@ pub(crate) fn a_wait_that_is_cancelled_while_the_server_hangs_locks_nobody_out(p
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     let asked = agent.acquire_cancellable("a");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     server.signal(Signal::STOP);
     agent.cancel(&asked);
     // The application need not wait for the server.

@@ -1,7 +1,7 @@
 //! What a process has after many locks is what it had before the first.
 
 use crate::agent::Agent;
-use crate::stage::{Play, Stage, await_waiters};
+use crate::stage::{Play, Stage};
 use serde_json::json;
 use testbed::{Client, wait_for};
 
@@ -43,7 +43,7 @@ fn waited_for(agent: &mut Agent, conn: &mut Client, times: u32) {
         let lock = if round % 5 == 4 { "b" } else { "a" };
         let asked = agent.acquire(lock);
         if lock == "a" {
-            await_waiters(conn, "k", 1);
+            conn.await_waiters("k", 1);
         } else {
             assert!(asked.value()["fences"].is_null());
         }

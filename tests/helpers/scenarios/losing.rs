@@ -125,6 +125,19 @@ pub(crate) fn a_key_that_is_overwritten_is_a_loss(play: Play) {
     }
     assert_eq!(conn.get::<String>(&["GET", "k"]), "another's");
     wait_for("the other keys to be released", || conn.int(&["EXISTS", "k1", "k3"]) == Some(0));
+    // Known at once to a check, and to a release without one.
+    agent.open("long", json!({"keys": ["k4", "k5"], "lease": 60.0}));
+    for checks in [true, false] {
+        agent.acquired("long");
+        conn.ok(&["SET", "k4", "another's"]);
+        if checks {
+            let check = agent.ask(json!({"do": "check", "lock": "long"}));
+            assert!(check["held"] == false || check["error"] == "lost", "{check}");
+        }
+        assert_eq!(agent.release("long").error(), "lost");
+        wait_for("the other key to be released", || conn.int(&["EXISTS", "k5"]) == Some(0));
+        conn.int(&["DEL", "k4"]);
+    }
 }
 
 /// The application learns at the end at the latest that it worked without the lock.

@@ -1,6 +1,6 @@
 //! Locks that move to another node while they are held or waited for.
 
-use crate::stage::{Play, await_waiters};
+use crate::stage::Play;
 use serde_json::json;
 use std::time::Duration;
 use testbed::{Cluster, Proxy, Server, wait_for};
@@ -16,17 +16,14 @@ pub(crate) fn a_wait_goes_with_a_slot_that_moves(play: Play) {
     let held = agent.acquired("held");
     agent.open("a", json!({"keys": [key]}));
     let asked = agent.acquire("a");
-    await_waiters(&mut old, &key, 1);
+    old.await_waiters(&key, 1);
 
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let port = cluster.nodes[1].port().to_string();
     let both = format!("{{{key}}}held");
     old.ok(&["MIGRATE", "127.0.0.1", &port, "", "0", "20000", "KEYS", &key, &both]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
-    await_waiters(&mut new, &key, 1);
+    cluster.end_move(&slot, 0, 1);
+    new.await_waiters(&key, 1);
     new.int(&["LOCK.RELEASE", &key, "first"]);
     let fence = asked.fence();
     assert_eq!(new.lock_info(&key).unwrap().fence, fence);
@@ -51,14 +48,14 @@ pub(crate) fn a_primary_of_a_cluster_that_dies_is_left_for_its_replica(play: Pla
     let held = agent.acquired("held");
     agent.open("a", json!({"keys": [key], "wait": 90}));
     let asked = agent.acquire("a");
-    await_waiters(&mut cluster.conn(0), &key, 1);
+    cluster.conn(0).await_waiters(&key, 1);
 
     cluster.nodes[2].catch_up(&cluster.nodes[0]);
     cluster.nodes[0].stop(true);
     let mut new = cluster.conn(2);
     new.ok(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
     wait_for("the promotion", || new.info("replication", "role") == "master");
-    await_waiters(&mut new, &key, 1);
+    new.await_waiters(&key, 1);
     new.int(&["LOCK.RELEASE", &key, "first"]);
     assert_eq!(Some(asked.fence()), new.lock_info(&key).map(|info| info.fence));
     agent.released("a");
@@ -78,7 +75,7 @@ pub(crate) fn a_failover_and_its_grace_are_waited_through(play: Play) {
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 90}));
     let asked = agent.acquire("a");
-    await_waiters(&mut conn, "k", 1);
+    conn.await_waiters("k", 1);
     fail_over(primary, &replica, &proxy);
 
     let mut conn = replica.connect();

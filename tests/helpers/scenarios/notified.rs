@@ -1,7 +1,7 @@
 //! Waits by NOTIFY: in an agent in which no wait blocks, so that all of them share a subscription.
 
 use crate::agent::{Agent, Pending};
-use crate::stage::{NO_BLOCKING, Play, Stage, await_waiters, count, holders};
+use crate::stage::{NO_BLOCKING, Play, Stage, count, holders};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Cluster, wait_for, wait_so_long};
@@ -54,7 +54,7 @@ pub(crate) fn a_wait_by_notify_that_is_over_or_cancelled_leaves_no_place(play: P
     for round in 0..40_u64 {
         conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
         let asked = agent.acquire_cancellable("a");
-        await_waiters(conn, "k", 1);
+        conn.await_waiters("k", 1);
         if round % 2 == 0 {
             conn.int(&["LOCK.RELEASE", "k", "first"]);
             std::thread::sleep(Duration::from_micros(round * 37 % 40 * 100));
@@ -185,7 +185,7 @@ pub(crate) fn waits_by_notify_outlive_their_connections(play: Play) {
     for (ahead, name) in names.iter().enumerate() {
         agent.open(name, json!({"keys": ["k"]}));
         asked.push(agent.acquire(name));
-        await_waiters(conn, "k", ahead + 1);
+        conn.await_waiters("k", ahead + 1);
     }
     for _ in 0..2 {
         let (killed, before) = (subscribers(conn), calls(conn));
@@ -211,7 +211,7 @@ pub(crate) fn a_process_that_is_told_and_killed_costs_others_a_short_time(play: 
     let _asked = waits_for_held(&mut agent, conn, "a", "k");
     let mut next = server.connect();
     next.send(&["LOCK.ACQUIRE", "k", "next", "PX", "60000", "BLOCK", "0"]);
-    await_waiters(conn, "k", 2);
+    conn.await_waiters("k", 2);
     let before = notified(conn);
     agent.stop();
     conn.int(&["LOCK.RELEASE", "k", "first"]);
@@ -275,14 +275,11 @@ pub(crate) fn a_wait_by_notify_goes_with_a_slot_that_moves(play: Play) {
     let asked = waits_for_held(&mut agent, &mut old, "a", &key);
     wait_for("NOTIFY", || old.info_number("lock", "lock_notify_channels") == 1);
 
-    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
-    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    cluster.begin_move(&slot, 0, 1);
     let port = cluster.nodes[1].port().to_string();
     old.ok(&["MIGRATE", "127.0.0.1", &port, "", "0", "20000", "KEYS", &key]);
-    for conn in [&mut new, &mut old] {
-        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
-    }
-    await_waiters(&mut new, &key, 1);
+    cluster.end_move(&slot, 0, 1);
+    new.await_waiters(&key, 1);
     wait_for("NOTIFY at the new node", || new.info_number("lock", "lock_notify_channels") == 1);
     let before = notified(&mut new);
     new.int(&["LOCK.RELEASE", &key, "first"]);
@@ -313,7 +310,7 @@ fn subscribe(agent: &mut Agent, conn: &mut Client) {
 fn waits_for_held(agent: &mut Agent, conn: &mut Client, lock: &str, key: &str) -> Pending {
     conn.int(&["LOCK.ACQUIRE", key, "first", "PX", "60000"]).unwrap();
     let asked = agent.acquire(lock);
-    await_waiters(conn, key, 1);
+    conn.await_waiters(key, 1);
     asked
 }
 

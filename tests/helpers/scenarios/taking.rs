@@ -1,6 +1,6 @@
 //! Locks that are taken, used and given back.
 
-use crate::stage::{Pair, Play, await_waiters, holders};
+use crate::stage::{Pair, Play, holders};
 use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -93,7 +93,7 @@ pub(crate) fn several_keys_are_one_lock(play: Play) {
     agent.open("both", json!({"keys": ["k1", "k2"], "wait": null, "lease": 1.0}));
     let fence = conn.int(&["LOCK.ACQUIRE", "k2", "other"]).unwrap();
     let asked = agent.acquire("both");
-    await_waiters(conn, "k2", 1);
+    conn.await_waiters("k2", 1);
     assert!(holders(conn, "k1").is_empty(), "all or none");
     conn.int(&["LOCK.RELEASE", "k2", "other", "FENCE", &fence.to_string()]);
     let answer = asked.value();
@@ -141,7 +141,7 @@ pub(crate) fn two_tasks_of_one_process_do_not_share(play: Play) {
     let first = agent.acquired("a");
     assert!(agent.acquire("b").value()["fences"].is_null());
     let asked = agent.acquire("c");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     agent.released("a");
     assert!(asked.fence() > first);
     assert_ne!(agent.owner("a"), agent.owner("c"));
@@ -195,7 +195,7 @@ pub(crate) fn a_cycle_of_nested_locks_is_a_deadlock(play: Play) {
     agent.open("a within", json!({"keys": ["k2"], "within": "a"}));
     agent.open("b within", json!({"keys": ["k1"], "within": "b"}));
     let waits = agent.acquire("a within");
-    await_waiters(conn, "k2", 1);
+    conn.await_waiters("k2", 1);
     assert_eq!(agent.acquire("b within").error(), "deadlock");
     agent.released("b");
     waits.fence();

@@ -1,6 +1,6 @@
 //! Waits: in their place, over the client's own timeout, over lost connections, and no longer than was asked for.
 
-use crate::stage::{Pair, Play, Stage, await_waiters, connect, count, holders};
+use crate::stage::{Pair, Play, Stage, connect, count, holders};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, wait_for};
@@ -15,7 +15,7 @@ pub(crate) fn a_wait_outlasts_the_clients_timeout_in_its_place(play: Play) {
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     let _late = late_comer(connect(*port), conn);
     // The user's client is free meanwhile.
     agent.ask(json!({"do": "ping"}));
@@ -37,7 +37,7 @@ pub(crate) fn a_wait_that_is_over_leaves_no_place(play: Play) {
     agent.open("a", json!({"keys": ["k"], "wait": 0.7}));
     let began = Instant::now();
     let asked = agent.acquire("a");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     let answer = asked.answer();
     assert!(answer.value["fences"].is_null() && answer.value["error"].is_null(), "{}", answer.value);
     let took = answer.at - began;
@@ -73,7 +73,7 @@ pub(crate) fn a_wait_outlives_its_connection(play: Play) {
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     let _late = late_comer(server.connect(), conn);
     for _ in 0..3 {
         proxy.cut_all();
@@ -95,7 +95,7 @@ pub(crate) fn an_early_null_is_no_reason_to_ask_at_once(play: Play) {
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     let before = calls(conn);
     let end = Instant::now() + Duration::from_millis(1_500);
     while Instant::now() < end {
@@ -160,7 +160,7 @@ pub(crate) fn a_server_that_hangs_does_not_prolong_a_wait(play: Play) {
     agent.open("a", json!({"keys": ["k"], "wait": 2.0}));
     let began = Instant::now();
     let asked = agent.acquire("a");
-    await_waiters(conn, "k", 1);
+    conn.await_waiters("k", 1);
     server.signal(Signal::STOP);
     let answer = asked.within(Duration::from_secs(20)).expect("an answer from a helper whose server hangs");
     let took = answer.at - began;
@@ -174,7 +174,7 @@ pub(crate) fn a_server_that_hangs_does_not_prolong_a_wait(play: Play) {
 /// Another client, which waits behind the helper and must not be served before it.
 fn late_comer(mut late: Client, conn: &mut Client) -> Client {
     late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
-    await_waiters(conn, "k", 2);
+    conn.await_waiters("k", 2);
     late
 }
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import redis
@@ -13,6 +12,7 @@ import redis.asyncio
 from redis_lock_client._common import LEASE, Key, check_lease, check_wait, one_key, wait_of
 from redis_lock_client._face import AsyncFace, Face, Place, ThreadFace
 from redis_lock_client._tasks import TaskServer
+from redis_lock_client._transport import T
 from redis_lock_client._trouble import OnTrouble, teller
 from redis_lock_client.quorum._background import Background
 from redis_lock_client.quorum._engine import Hold, Spec
@@ -117,37 +117,9 @@ class QuorumLock(ThreadFace, _QuorumLock):
     def _tell(call: Callable[[], Any]) -> None:
         teller.later(call)
 
-    def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
-        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
-
-        Args:
-            blocking: False: try once, whatever `wait` says.
-            blocking_timeout: replaces `wait` for this once, in seconds.
-
-        """
-        hold, wait = self._begin(blocking, blocking_timeout)
-        try:
-            return Background.do(lambda: hold.acquire(self._take, wait))
-        except BaseException:
-            if hold.held and not hold.ended:  # interrupted in the moment when it was granted
-                Background.do(hold.release)
-            raise
-
-    def release(self) -> None:
-        """Releases the lock. Raises `LockLost` if it was lost before."""
-        hold = self._held()
-        if hold.pid == os.getpid():
-            Background.do(hold.release)
-
-    def check(self) -> bool:
-        """Asks the servers whether a majority of them holds the lock now."""
-        hold = self._hold
-        return hold is not None and not hold.is_lost() and Background.do(hold.check)
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
-        hold = self._last()
-        return bool(hold.is_lost() or Background.do(lambda: hold.wait_lost(timeout)))
+    @staticmethod
+    def _run(steps: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return Background.do(steps)
 
 
 for _face in (QuorumLock, AsyncQuorumLock):  # help() shows the arguments where people look for them

@@ -65,7 +65,7 @@ fn costs_of_waiting(server: &Server, client: &Client) -> (u64, u64) {
         let lock = client.key("k");
         thread::scope(|scope| {
             let wait = scope.spawn(|| lock.lock().unwrap());
-            wait_for("the owner to wait", || conn.lock_info("k").is_some_and(|info| info.waiting == 1));
+            conn.await_waiters("k", 1);
             conn.int(&["LOCK.RELEASE", "k", "first"]);
             wait.join().unwrap().release().unwrap();
         });
@@ -105,7 +105,7 @@ fn more_waits_than_connections_are_all_served_and_what_is_idle_is_closed() {
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     thread::scope(|scope| {
         let waits: Vec<_> = (0..500).map(|_| scope.spawn(|| client.lock("k").unwrap().release().unwrap())).collect();
-        wait_for("all to wait", || conn.lock_info("k").is_some_and(|info| info.waiting == 500));
+        conn.await_waiters("k", 500);
         // 32 that wait, one for what the others are told, and one for all else.
         assert!(connections(&mut conn) <= 34, "{}", connections(&mut conn));
         conn.int(&["LOCK.RELEASE", "k", "first"]);

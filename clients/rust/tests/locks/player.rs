@@ -1,60 +1,18 @@
 //! Servers that behave as real ones seldom do, played by the test: replies that come early, late, or for the wrong
 //! request.
 
-use redis_lock_client::redis::{Parser, Value, from_redis_value};
 use redis_lock_client::{Cancel, Client, Error, HoldToken};
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
-use testbed::PATIENCE;
+use testbed::{PATIENCE, Request, play};
 
 const NULL: &str = "$-1\r\n";
 
-/// A request, and the connection that waits for the reply.
-struct Request {
-    words: Vec<String>,
-    connection: TcpStream,
-}
-
-impl Request {
-    fn reply(&self, text: &str) {
-        // The client may have gone.
-        drop((&self.connection).write_all(text.as_bytes()));
-    }
-
-    fn has(&self, word: &str) -> bool {
-        self.words.iter().any(|other| other == word)
-    }
-}
-
-/// All requests that a client sends, over whichever connection.
+/// A client, and all requests that it sends.
 fn server() -> (Client, Receiver<Request>) {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let client = Client::open(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
-    let (sender, requests) = channel();
-    thread::spawn(move || {
-        for connection in listener.incoming().map_while(Result::ok) {
-            let sender = sender.clone();
-            thread::spawn(move || pass_on(&connection, &sender));
-        }
-    });
-    (client, requests)
-}
-
-fn pass_on(mut connection: &TcpStream, sender: &Sender<Request>) {
-    let mut parser = Parser::new();
-    while let Ok(request @ Value::Array(_)) = parser.parse_value(connection) {
-        let words: Vec<String> = from_redis_value(request).unwrap();
-        if words[0] == "HELLO" {
-            let _: std::io::Result<()> = connection.write_all(b"*0\r\n");
-            continue;
-        }
-        if sender.send(Request { words, connection: connection.try_clone().unwrap() }).is_err() {
-            return;
-        }
-    }
+    let (port, requests) = play();
+    (Client::open(("127.0.0.1", port)).unwrap(), requests)
 }
 
 #[test]
@@ -104,7 +62,7 @@ fn an_adoption_is_asked_for_again_while_the_fence_is_ahead_and_not_if_it_may_be_
     assert_eq!(adoption.join().unwrap().unwrap(), 9);
     // Its reply is lost. Null to a second one would say that another has the lock.
     let adoption = adopt();
-    next().connection.shutdown(std::net::Shutdown::Both).unwrap();
+    next().hang_up();
     let outcome = adoption.join().unwrap();
     assert!(matches!(outcome, Err(Error::Connection(_))), "{outcome:?}");
     assert!(requests.try_recv().is_err(), "it was asked for once");

@@ -139,8 +139,7 @@ fn move_key(cluster: &Cluster, key: &str) -> (usize, usize) {
     let slot = slot_of(cluster, key);
     let old = (0..3).find(|number| is_at(cluster, key, *number)).unwrap();
     let new = (old + 1) % 3;
-    cluster.conn(new).ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(old)]);
-    cluster.conn(old).ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(new)]);
+    cluster.begin_move(&slot, old, new);
     let port = cluster.nodes[new].port().to_string();
     cluster.conn(old).ok(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     (old, new)

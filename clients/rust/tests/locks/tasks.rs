@@ -118,22 +118,6 @@ fn a_task_asks_about_locks_hands_them_over_and_gives_them_up() {
 }
 
 #[test]
-fn a_task_that_works_beyond_its_maximum_is_told_and_others_get_the_lock() {
-    let server = Server::new();
-    let (client, mut conn) = (client_of(&server), server.connect());
-    runtime().block_on(async {
-        let guard = client.key("k").lease(SHORT).max(SHORT * 2).lock_async().await.unwrap();
-        let next = client.key("k").try_lock_for_async(PATIENCE).await.unwrap().expect("its turn");
-        // The work goes on: it was renewed before, and is not any more.
-        guard.lost().await;
-        assert!(conn.info_number("lock", "lock_extended") > 0);
-        assert!(matches!(guard.guard::<()>(cmd("SET").arg("k2").arg("late")).await, Err(Error::Lost)));
-        assert!(matches!(guard.release().await, Err(Error::Lost)));
-        assert!(next.check().await.unwrap(), "a late release is none of the next holder's");
-    });
-}
-
-#[test]
 fn a_callback_that_takes_long_holds_up_no_task() {
     let (told, calls) = std::sync::mpsc::channel();
     let (go_on, wait) = std::sync::mpsc::channel::<()>();
@@ -173,16 +157,15 @@ fn threads_and_tasks_wait_in_one_queue() {
     let server = Server::new();
     let (client, mut conn) = (client_of(&server), server.connect());
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
-    let mut await_waiters = |count| wait_for("it to wait", || conn.lock_info("k").unwrap().waiting == count);
     let take = |client: &Client| client.lock("k").unwrap().fence();
     let take_in_task = |client: &Client| runtime().block_on(client.key("k").lock_async()).unwrap().fence();
     let fences = thread::scope(|scope| {
         let first = scope.spawn(|| take_in_task(&client));
-        await_waiters(1);
+        conn.await_waiters("k", 1);
         let second = scope.spawn(|| take(&client));
-        await_waiters(2);
+        conn.await_waiters("k", 2);
         let third = scope.spawn(|| take_in_task(&client));
-        await_waiters(3);
+        conn.await_waiters("k", 3);
         server.connect().int(&["LOCK.RELEASE", "k", "first"]);
         [first, second, third].map(|wait| wait.join().unwrap())
     });

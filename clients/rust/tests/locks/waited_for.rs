@@ -56,7 +56,7 @@ fn a_cancel_is_prompt_and_leaves_nothing_though_the_server_hangs() {
     let again = client.key("k").owner(&owner).try_lock();
     assert!(matches!(again, Err(Error::Refused(_))), "{again:?}");
     server.signal(Signal::CONT);
-    wait_for("the place to be gone", || server.connect().lock_info("k").unwrap().waiting == 0);
+    server.connect().await_waiters("k", 0);
     held.release().unwrap();
     wait_for("the owner to have left", || client.key("k").owner(&owner).try_lock().is_ok_and(|guard| guard.is_some()));
 }
@@ -90,7 +90,7 @@ fn a_server_that_never_answers_is_an_error_and_not_a_lock_that_others_hold() {
     let lock = client.key("k");
     thread::scope(|scope| {
         let wait = scope.spawn(|| lock.try_lock_for(Duration::from_secs(2)));
-        wait_for("it to wait", || server.connect().lock_info("k").is_some_and(|info| info.waiting == 1));
+        server.connect().await_waiters("k", 1);
         server.signal(Signal::STOP);
         let outcome = wait.join().unwrap();
         assert!(matches!(outcome, Err(Error::Connection(_))), "{outcome:?}");

@@ -1,9 +1,9 @@
 //! Locks that are taken, kept and given back.
 
-use crate::harness::{LONG, SHORT, Servers, quorum_of};
+use crate::harness::{LONG, Servers, quorum_of};
 use redis_lock_client::{Error, Owner};
 use std::time::Duration;
-use testbed::{PATIENCE, wait_for};
+use testbed::PATIENCE;
 
 #[test]
 fn a_lock_has_one_fence_at_all_nodes_and_is_free_everywhere_afterwards() {
@@ -25,16 +25,6 @@ fn a_lock_has_one_fence_at_all_nodes_and_is_free_everywhere_afterwards() {
 }
 
 #[test]
-fn it_is_renewed_over_several_leases() {
-    let servers = Servers::start(3);
-    let guard = servers.quorum().key("k").lease(SHORT).lock().unwrap();
-    assert!(!guard.wait_lost(SHORT * 2));
-    servers.await_all("k", &guard);
-    guard.release().unwrap();
-    assert!(servers.are_free("k"));
-}
-
-#[test]
 fn readers_share_it_and_a_writer_waits_for_them() {
     let servers = Servers::start(3);
     let quorum = servers.quorum();
@@ -42,7 +32,7 @@ fn readers_share_it_and_a_writer_waits_for_them() {
     assert!(quorum.try_lock("k").unwrap().is_none());
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| quorum.key("k").lease(LONG).lock().unwrap().fence());
-        wait_for("the writer to wait", || servers.0[0].connect().lock_info("k").is_some_and(|info| info.waiting == 1));
+        servers.0[0].connect().await_waiters("k", 1);
         let fences = readers.map(|reader| {
             let fence = reader.fence();
             reader.release().unwrap();

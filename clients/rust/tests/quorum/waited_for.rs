@@ -5,12 +5,7 @@ use redis_lock_client::{Cancel, Error, Owner};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
-use testbed::{Server, Signal, wait_for};
-
-fn await_waiters(server: &Server, count: usize) {
-    let mut conn = server.connect();
-    wait_for("them to stand in line", || conn.lock_info("k").is_some_and(|info| info.waiting == count));
-}
+use testbed::{Signal, wait_for};
 
 #[test]
 fn waiters_are_served_in_their_order_and_no_request_passes_them() {
@@ -25,7 +20,7 @@ fn waiters_are_served_in_their_order_and_no_request_passes_them() {
                 served.lock().unwrap().push((number, guard.fence()));
                 guard.release().unwrap();
             });
-            await_waiters(&servers.0[0], number + 1);
+            servers.0[0].connect().await_waiters("k", number + 1);
         }
         let first = held.fence();
         held.release().unwrap();
@@ -63,13 +58,13 @@ fn waiters_go_to_the_next_node_when_the_first_dies() {
                     })
                 })
                 .collect();
-            await_waiters(&servers.0[0], 3);
+            servers.0[0].connect().await_waiters("k", 3);
             if ends {
                 servers.0[0].stop(true);
             } else {
                 servers.0[0].signal(Signal::STOP);
             }
-            await_waiters(&servers.0[1], 3);
+            servers.0[1].connect().await_waiters("k", 3);
             let first = held.fence();
             held.release().unwrap();
             let mut fences: Vec<u64> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
@@ -94,7 +89,7 @@ fn a_cancel_at_the_moment_of_the_hand_off_leaves_nothing_at_any_node() {
         let lock = quorum.key("k").owner(&owner).lease(LONG).cancelled_by(&cancel);
         thread::scope(|scope| {
             let wait = scope.spawn(|| lock.lock());
-            await_waiters(&servers.0[0], 1);
+            servers.0[0].connect().await_waiters("k", 1);
             let canceller = scope.spawn(|| {
                 thread::sleep(Duration::from_micros(number * 137 % 4000));
                 cancel.cancel();
@@ -143,7 +138,7 @@ fn owners_of_one_thread_that_wait_in_a_cycle_are_told() {
     let [a, b] = ["a", "b"].map(|key| quorum.key(key).lease(LONG).lock().unwrap());
     thread::scope(|scope| {
         let wait = scope.spawn(|| quorum.key("b").within(&a).lock());
-        wait_for("it to wait", || servers.0[0].connect().lock_info("b").is_some_and(|info| info.waiting == 1));
+        servers.0[0].connect().await_waiters("b", 1);
         let error = quorum.key("a").within(&b).lock().unwrap_err();
         assert!(matches!(error, Error::Deadlock(_)), "{error:?}");
         b.release().unwrap();

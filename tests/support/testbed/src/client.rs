@@ -1,6 +1,7 @@
 //! A connection to a server.
 
 use crate::lock_info::LockInfo;
+use crate::wait_for;
 use redis::{Connection, FromRedisValue, RedisError, Value};
 
 /// A connection, with the calls that tests make most.
@@ -84,6 +85,11 @@ impl Client {
             Value::Nil => None,
             value => Some(LockInfo::from(value)),
         }
+    }
+
+    /// Waits until so many requests or places wait for this key.
+    pub fn await_waiters(&mut self, key: &str, count: usize) {
+        wait_for("waiters", || self.lock_info(key).map_or(0, |info| info.waiting) == count);
     }
 }
 

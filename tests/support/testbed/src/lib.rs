@@ -7,6 +7,7 @@ mod cluster;
 mod commands;
 #[expect(missing_docs, reason = "the fields are those that LOCK.INFO shows")]
 mod lock_info;
+mod played;
 mod port;
 mod process;
 mod proxy;
@@ -17,6 +18,7 @@ pub use client::{Client, text_of};
 pub use cluster::Cluster;
 pub use commands::{Speller, parse_commands};
 pub use lock_info::{Fields, HolderInfo, LockInfo, WaiterInfo};
+pub use played::{Request, play};
 pub use port::Port;
 pub use process::spawn;
 pub use proxy::Proxy;

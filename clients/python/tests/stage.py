@@ -1,21 +1,123 @@
-"""Wires to a server that delay bytes, keep them, or close connections; and what else the tests share."""
+"""What the tests share: servers, in memory and real ones, keys of their own, waits, and a wire that can break.
+
+REDIS_LOCK_PORTS has the ports of five servers with the module on 127.0.0.1, and REDIS_LOCK_PORT the first. What runs on
+the server in memory needs none of them.
+"""
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import redis
-from test_fake import wait_for
+
+FOLDER = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(FOLDER))
+from redis_lock_client.testing import FakeServer  # noqa: E402
+
+PORT = int(os.environ.get("REDIS_LOCK_PORT", "1"))
+PORTS = [int(port) for port in os.environ.get("REDIS_LOCK_PORTS", str(PORT)).split()]
+
+
+def wait_for(condition, limit=60):
+    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
+    give_up = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > give_up:
+            raise AssertionError("waited in vain")
+        time.sleep(0.005)
+
+
+async def until(condition):
+    """Asks until it is so, as `wait_for` does, in a task."""
+    give_up = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > give_up:
+            raise AssertionError("waited in vain")
+        await asyncio.sleep(0.005)
+
+
+def together(count, work):
+    """What so many threads return that do the same at once."""
+    with ThreadPoolExecutor(count) as threads:
+        return [done.result() for done in [threads.submit(work) for _ in range(count)]]
+
+
+def programs_of(page):
+    """The programs in Python that a page shows."""
+    return [rest.split("\n```")[0] for rest in page.read_text(encoding="utf-8").split("\n```python\n")[1:]]
+
+
+def run(program, check=True, **settings):
+    """Runs a program that imports the helper."""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    env = os.environ | {"PYTHONPATH": str(FOLDER)}
+    return subprocess.run(command, check=check, env=env, timeout=60, **settings)
+
+
+class OnFake(unittest.TestCase):
+    """A test with a server in memory and a client of it."""
+
+    def setUp(self):
+        logging.disable(logging.ERROR)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.fake = FakeServer()
+        self.addCleanup(self.fake.close)
+        self.client = self.fake.client(decode_responses=True, protocol=3)
+        self.addCleanup(self.client.close)
+
+    def is_waited_for(self):
+        return self.client.execute_command("LOCK.INFO", "k")["waiting"] == 1
+
+
+class OnServer(unittest.TestCase):
+    """A test with a client of the first server, and two keys of its own."""
+
+    def setUp(self):
+        self.client = self.client_of(PORT)
+        self.key = f"{type(self).__name__}:{self.id().rpartition('.')[2]}"
+        self.other = f"{self.key}:2"
+        self.client.delete(self.key, self.other)
+        self.addCleanup(self.client.delete, self.key, self.other)
+
+    def client_of(self, port, **settings):
+        client = redis.Redis(port=port, **settings)
+        self.addCleanup(client.close)
+        return client
+
+    def proxy(self, delay=0.0, port=PORT):
+        proxy = Proxy(port, delay)
+        self.addCleanup(proxy.close)
+        return proxy
+
+    def info(self, key=None):
+        return as_map(self.client.execute_command("LOCK.INFO", key or self.key))
+
+    def waiting(self, key=None):
+        return (self.info(key) or {}).get(b"waiting", 0)
+
+    def calls(self, command):
+        """How often the server was asked so."""
+        return self.client.info("commandstats").get(f"cmdstat_lock.{command}", {}).get("calls", 0)
+
+    def break_it(self, key=None):
+        self.client.execute_command("LOCK.BREAK", key or self.key)
 
 
 class Proxy:
-    """Sends all bytes `delay` seconds later.
+    """A wire to a server, which sends all bytes `delay` seconds later.
 
-    `hush()` lets the connections that are there die without a word. With `hangs` new ones are as mute.
+    While it is not `open` it keeps them. `hush()` lets the connections that are there die without a word. With `hangs`
+    new ones are as mute.
     """
 
     def __init__(self, port, delay=0.0):
@@ -24,6 +126,10 @@ class Proxy:
         self.refuses = False  # new connections are closed at once
         self.hangs = False
         self.replaces = None  # what of the client's bytes, and by what
+        self.open = threading.Event()
+        self.open.set()
+        self.hold_next = False  # keeps the next request to acquire, and what comes over its connection, until `held`
+        self.held = threading.Event()
         self.writers = []
         self.deaf = set()
         self.loop = asyncio.new_event_loop()
@@ -49,13 +155,18 @@ class Proxy:
         if self.hangs:
             self.deaf.add(pair)
         self.writers += [(pair, writer), (pair, far_writer)]
-        await asyncio.gather(self.pump(pair, reader, far_writer), self.pump(pair, far_reader, writer))
+        inward = self.pump(pair, reader, far_writer, inward=True)
+        await asyncio.gather(inward, self.pump(pair, far_reader, writer, inward=False))
 
-    async def pump(self, pair, reader, writer):
+    async def pump(self, pair, reader, writer, *, inward):
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 if self.replaces is not None:
                     data = data.replace(*self.replaces)
+                if inward and self.hold_next and b"LOCK.ACQUIRE" in data:
+                    self.hold_next = False
+                    await is_set(self.held)
+                await is_set(self.open)
                 if pair not in self.deaf:
                     self.loop.call_later(self.delay, self.write, pair, writer, data)
         if pair not in self.deaf:
@@ -73,6 +184,9 @@ class Proxy:
         self.loop.call_soon_threadsafe(lambda: [writer.close() for _, writer in self.writers])
 
     def close(self):
+        self.held.set()
+        self.open.set()
+
         def stop():
             self.server.close()
             for _, writer in self.writers:
@@ -82,54 +196,10 @@ class Proxy:
         self.loop.call_soon_threadsafe(stop)
 
 
-class Wire:
-    """Stands before a server. What a client sends while it is not `open` is kept; `cut` closes all connections."""
-
-    def __init__(self, port):
-        self.target = port
-        self.open = threading.Event()
-        self.open.set()
-        self.hold_next = False  # keeps what comes over the next connection alone
-        self.held = threading.Event()
-        self.ends = []
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self.socket.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.socket.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-                self.ends += [near, far]
-                threading.Thread(target=self.pump, args=(near, far, True), daemon=True).start()
-                threading.Thread(target=self.pump, args=(far, near, False), daemon=True).start()
-
-    def pump(self, source, target, inward):
-        with contextlib.suppress(OSError), source, target:
-            while data := source.recv(65536):
-                if inward and self.hold_next and b"LOCK.ACQUIRE" in data:
-                    self.hold_next = False
-                    self.held.wait()
-                self.open.wait()
-                target.sendall(data)
-
-    def drop(self):
-        """Ends all connections, and lets new ones come."""
-        for end in self.ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self):
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
-        self.drop()
-
-    def close(self):
-        self.held.set()
-        self.open.set()
-        self.cut()
+async def is_set(event):
+    """Waits for an event that another thread sets."""
+    while not event.is_set():  # noqa: ASYNC110 - of a thread
+        await asyncio.sleep(0.005)
 
 
 class Cluster:
