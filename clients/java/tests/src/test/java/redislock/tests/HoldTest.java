@@ -341,8 +341,8 @@ class HoldTest {
     @ParameterizedTest
     @EnumSource
     void many_waits_take_no_more_connections_than_may_block(Library library) throws Exception {
-        Calm calm = new Calm();
-        try (RedisLocks locks = at(library).builder(library).maxBlockingConnections(4).listener(calm).build()) {
+        try (Calm calm = new Calm(at(library));
+                RedisLocks locks = at(library).builder(library).maxBlockingConnections(4).listener(calm).build()) {
             List<CompletableFuture<Void>> all = new java.util.ArrayList<>();
             for (int wait = 0; wait < 100; wait += 1) {
                 all.add(locks.exclusive("k" + wait % 5).acquireAsync().thenAccept(Hold::close));
