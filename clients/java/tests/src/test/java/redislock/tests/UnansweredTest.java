@@ -108,15 +108,14 @@ class UnansweredTest {
         LockListener listener = new LockListener() {
             @Override
             public void onRefused(String key, Duration waited) {
-                // While it leaves the queue, of which it hears nothing: it gives that 250 ms.
-                LockSupport.parkNanos(100_000_000);
+                // While it pauses before it leaves the queue again: its thread gives that 250 ms.
+                LockSupport.parkNanos(50_000_000);
                 Thread.currentThread().interrupt();
                 closes.join().close();
             }
         };
         try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = Server.builder(library, wire.url()).listener(listener).build()) {
+                RedisLocks locks = server.builder(library).listener(listener).build()) {
             closes.complete(locks);
             server.ask("LOCK.ACQUIRE", "k", "another", "PX", "600000");
             CompletableFuture<Object> end = new CompletableFuture<>();
@@ -128,7 +127,7 @@ class UnansweredTest {
                 }
             }).start();
             Server.await("a waiter", () -> server.waiting("k") == 1 || end.isDone());
-            wire.silent(true);
+            server.stop();
             end.get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS);
         }
     }
