@@ -15,6 +15,8 @@ case ${1-} in
     exit
     ;;
   artifacts)
+    # A jar has the rights of the files that go into it.
+    umask 022
     mvn package source:jar-no-fork -pl core,lettuce,jedis,kit,micrometer,shedlock,spring,boot -Dmaven.test.skip=true
     exit
     ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/reproducible.sh [tarball|jars]...: builds the tarball and the jars for Java of the last commit in two folders of
-# different names, one with another time zone and other rights of new files, and compares the bytes.
+# different names, the second with another time zone and umask, and compares the bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +28,7 @@ build() {
   # What bindgen needs where no package manager could install it.
   [ ! -d target/libclang ] || { mkdir "$folder/target" && cp -a target/libclang "$folder/target/"; }
   cd "$folder"
+  [ "$1" = one ] || { umask 027 && export TZ=Pacific/Chatham; }
   for what in "${@:2}"; do "$what"; done
   find target -maxdepth 3 \( -path "target/dist/*.tar.gz" -o -path "target/java/redislock-*/*.jar" \) -print0 |
     sort -z | xargs -0r sha256sum >"$folder.sums"
@@ -36,7 +37,7 @@ build() {
 
 [ $# -gt 0 ] || set -- tarball jars
 (build one "$@")
-(umask 027 && export TZ=Pacific/Chatham && build another/folder "$@")
+(build another/folder "$@")
 diff "$place"/{one,another/folder}.sums
 echo "reproducible: both builds gave the same bytes"
 cat "$place/one.sums"
