@@ -276,8 +276,8 @@ oldest: ## build as make package does in a root of Debian 11, for older systems:
 	@tools/install.sh rust debootstrap
 	@tools/oldest.sh
 
-reproducible: ## build the tarball twice, in different folders, and compare the bytes; ten minutes
-	@tools/install.sh rust libclang
+reproducible: ## build the tarball and Java's jars twice, in different folders, and compare the bytes; ten minutes
+	@tools/install.sh rust libclang java
 	@$(env) tools/reproducible.sh
 
 TAG =

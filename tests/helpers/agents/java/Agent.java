@@ -58,7 +58,7 @@ public final class Agent {
     private Agent(String library, String url, List<String> more) {
         this.url = url;
         server = url.equals("fake:") ? new FakeServer() : null;
-        others = server == null ? null : server.transport().connect(null, false).join();
+        others = server == null ? null : server.transport().connect(null).join();
         Transport transport;
         if (server != null) transport = server.transport();
         else if (library.equals("jedis")) transport = JedisTransport.of(URI.create(url));

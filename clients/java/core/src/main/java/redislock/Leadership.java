@@ -9,7 +9,11 @@ public interface Leadership extends AutoCloseable {
      */
     boolean isLeader();
 
-    /** Steps down: interrupts the body, waits until it returns, and gives the lock back. Called from the body it does not wait. */
+    /**
+     * Steps down: interrupts the body, waits for it without a limit, and gives the lock back, for which it waits 2 seconds at
+     * most. The lock is held and renewed meanwhile. Called from the body, or if the calling thread is interrupted, which it
+     * stays, it does not wait: the thread ends by itself.
+     */
     @Override
     void close();
 }

@@ -153,11 +153,15 @@ public interface RedisLocks extends AutoCloseable {
     ReadWriteLock asReadWriteLock(String key);
 
     /**
-     * Starts a daemon thread that holds the lock whenever it can, and works while it does.
+     * Starts a daemon thread that holds the lock whenever it can, and works while it does. The lease is that of
+     * {@link Builder#lease}: so soon another process leads after this one died. For another one make further locks.
+     *
+     * <p>A term is over when the lock is lost, or the body ends. At a loss {@link Term#isLeader} is false at once and the
+     * thread is interrupted, no more: another process may lead while the body goes on. Then the lock is given back, and asked
+     * for again. What the body throws is logged. A refusal is told by {@link LockListener#onTrouble}, and it goes on.
      *
      * @param key the key on the server, without the prefix
-     * @param body the work of a leader. It ends soon after its term does: the thread is interrupted then. When it returns,
-     *     the lock is given back and asked for again
+     * @param body the work of a leader, on that thread. It is to return soon after an interrupt
      * @return what ends that
      */
     Leadership lead(String key, Consumer<Term> body);

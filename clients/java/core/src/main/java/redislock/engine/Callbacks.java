@@ -1,16 +1,22 @@
 package redislock.engine;
 
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ThreadFactory;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import redislock.LockListener;
 import redislock.spi.Threads;
 
 /** Where code of the application runs: never on a thread of the client library, nor on the one that keeps the times. */
 final class Callbacks {
+    private static final String NAME = "redislock-callback";
+    private static final ThreadFactory LATE = Threads.daemons(NAME);
+
     final @Nullable LockListener listener;
-    private final ExecutorService own = Threads.each("redislock-callback");
+    private final ExecutorService own = Threads.each(NAME);
     private final Executor executor;
 
     Callbacks(@Nullable LockListener listener, @Nullable Executor executor) {
@@ -22,9 +28,25 @@ final class Callbacks {
         try {
             executor.execute(work);
         } catch (RejectedExecutionException over) {
-            // The application's executor has ended before its locks.
-            if (executor != own && !own.isShutdown()) own.execute(work);
+            // The executor has ended: the application's before its locks, or ours with them. Somebody may wait for this.
+            LATE.newThread(work).start();
         }
+    }
+
+    /** Tells the listener, if there is one. */
+    void tell(Consumer<LockListener> what) {
+        LockListener there = listener;
+        if (there != null) run(() -> what.accept(there));
+    }
+
+    /** The same outcome, as the application sees it: on its executor, and not to be cancelled for others. */
+    <T> CompletableFuture<T> outside(Object what, CompletableFuture<T> inside) {
+        CompletableFuture<T> copy = new CompletableFuture<>();
+        inside.whenComplete((value, error) -> run(() -> {
+            if (error == null) copy.complete(value);
+            else copy.completeExceptionally(Errors.told(what.toString(), error));
+        }));
+        return copy;
     }
 
     void end() {

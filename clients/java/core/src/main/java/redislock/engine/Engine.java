@@ -4,7 +4,6 @@ import java.time.Duration;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import redislock.LockListener;
 import redislock.spi.Clock;
 
 /** What the locks of one application share. */
@@ -37,13 +36,13 @@ final class Engine {
     }
 
     void tellAcquired(Terms terms, long began) {
-        LockListener listener = callbacks.listener;
-        if (listener != null) callbacks.run(() -> listener.onAcquired(terms.keys().get(0), since(began)));
+        Duration waited = since(began);
+        callbacks.tell(listener -> listener.onAcquired(terms.keys().get(0), waited));
     }
 
     void tellRefused(Terms terms, long began) {
-        LockListener listener = callbacks.listener;
-        if (listener != null) callbacks.run(() -> listener.onRefused(terms.keys().get(0), since(began)));
+        Duration waited = since(began);
+        callbacks.tell(listener -> listener.onRefused(terms.keys().get(0), waited));
     }
 
     static Duration since(long tick) {

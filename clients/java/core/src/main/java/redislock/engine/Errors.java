@@ -1,6 +1,7 @@
 package redislock.engine;
 
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.regex.Matcher;
@@ -30,6 +31,14 @@ final class Errors {
             inner = inner.getCause();
         }
         return inner;
+    }
+
+    /** Completes the one as the other. */
+    static <T> void pass(CompletableFuture<? extends T> from, CompletableFuture<T> to) {
+        from.whenComplete((value, error) -> {
+            if (error == null) to.complete(value);
+            else to.completeExceptionally(plain(error));
+        });
     }
 
     static String code(Throwable error) {

@@ -15,7 +15,6 @@ import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 import redislock.Hold;
 import redislock.HoldToken;
-import redislock.LockListener;
 import redislock.LockLostException;
 
 /** A lock that is held: until when it is valid, its renewal, its loss, and its release. */
@@ -197,8 +196,7 @@ final class Held implements Hold {
         over();
         holder.leave(terms.keys(), false);
         settle(why);
-        LockListener listener = engine.callbacks.listener;
-        if (listener != null) engine.callbacks.run(() -> listener.onLost(key(), why));
+        engine.callbacks.tell(listener -> listener.onLost(key(), why));
     }
 
     /** Tells those who wait for a loss. */
@@ -305,7 +303,7 @@ final class Held implements Hold {
 
     @Override
     public CompletableFuture<Boolean> checkAsync() {
-        return outside(checked());
+        return engine.callbacks.outside(terms, checked());
     }
 
     @Override
@@ -325,7 +323,7 @@ final class Held implements Hold {
 
     @Override
     public CompletableFuture<@Nullable Object> guardAsync(String command, Object... args) {
-        return outside(guarded(command, args));
+        return engine.callbacks.outside(terms, guarded(command, args));
     }
 
     @Override
@@ -356,7 +354,7 @@ final class Held implements Hold {
 
     @Override
     public CompletableFuture<Boolean> renewMaxAsync(Duration max) {
-        return outside(renewedMax(max));
+        return engine.callbacks.outside(terms, renewedMax(max));
     }
 
     @Override
@@ -411,7 +409,7 @@ final class Held implements Hold {
 
     @Override
     public CompletableFuture<@Nullable Void> releaseAfterAsync(Duration rest) {
-        return outside(lapsed(rest));
+        return engine.callbacks.outside(terms, lapsed(rest));
     }
 
     private CompletableFuture<@Nullable Void> lapsed(Duration rest) {
@@ -435,13 +433,13 @@ final class Held implements Hold {
     }
 
     private void tellReleased() {
-        LockListener listener = engine.callbacks.listener;
-        if (listener != null) engine.callbacks.run(() -> listener.onReleased(key(), Engine.since(began)));
+        Duration time = Engine.since(began);
+        engine.callbacks.tell(listener -> listener.onReleased(key(), time));
     }
 
     @Override
     public CompletableFuture<@Nullable Void> releaseAsync() {
-        return outside(release(false));
+        return engine.callbacks.outside(terms, release(false));
     }
 
     @Override
@@ -485,8 +483,10 @@ final class Held implements Hold {
                 at -> terms.about(at, "LOCK.RELEASE", holder.name, "ALL", "FENCE", String.valueOf(fences[at]));
         if (before != null || !stop()) {
             // Of several keys some may be held still.
-            each(asking, words -> route.request(words, Times.LEAVE, isDirect))
-                    .whenComplete((why, error) -> result.completeExceptionally(lostException()));
+            each(asking, words -> route.request(words, Times.LEAVE, isDirect)).whenComplete((why, error) -> {
+                if (error != null && Errors.isPassing(Errors.plain(error))) releaseLater(asking, new CompletableFuture<>());
+                result.completeExceptionally(lostException());
+            });
             return result;
         }
         settle(null);
@@ -500,8 +500,7 @@ final class Held implements Hold {
                     return;
                 }
                 loss = why;
-                LockListener listener = engine.callbacks.listener;
-                if (listener != null) engine.callbacks.run(() -> listener.onLost(key(), why));
+                engine.callbacks.tell(listener -> listener.onLost(key(), why));
                 result.completeExceptionally(lostException());
             } else if (Errors.isPassing(Errors.plain(error))) {
                 repeat(asking, result);
@@ -515,8 +514,7 @@ final class Held implements Hold {
 
     /** Null to a repeated release is the first one's success, of which the answer was lost. */
     private void repeat(Asking asking, CompletableFuture<@Nullable Void> result) {
-        Sending sending = words -> route.request(words, Times.ANSWER, false);
-        each(asking, sending).whenComplete((why, error) -> {
+        each(asking, this::again).whenComplete((why, error) -> {
             if (error == null) {
                 holder.leave(terms.keys(), true);
                 result.complete(null);
@@ -526,7 +524,7 @@ final class Held implements Hold {
             if (Errors.isPassing(plain)) {
                 CompletableFuture<Boolean> later = new CompletableFuture<>();
                 holder.leaveWith(terms.keys(), later);
-                releaseLater(asking, sending, Times.tick() + terms.lease() + Times.QUEUE, later);
+                releaseLater(asking, later);
             } else {
                 holder.leave(terms.keys(), false);
             }
@@ -539,27 +537,26 @@ final class Held implements Hold {
         result.completeExceptionally(Errors.told(terms + " could not be given back, and ends with its lease", error));
     }
 
-    private void releaseLater(Asking asking, Sending sending, long end, CompletableFuture<Boolean> later) {
+    private CompletableFuture<Object> again(byte[][] words) {
+        return route.request(words, Times.ANSWER, false);
+    }
+
+    /** Until the lease is over. */
+    private void releaseLater(Asking asking, CompletableFuture<Boolean> later) {
+        releaseLater(asking, Times.tick() + terms.lease() + Times.QUEUE, later);
+    }
+
+    private void releaseLater(Asking asking, long end, CompletableFuture<Boolean> later) {
         if (Times.tick() > end || engine.isClosed) {
             later.complete(false);
             return;
         }
         engine.alarm.pause(Times.jittered(Times.PAUSE_MAX))
-                .thenCompose(none -> Engine.isAnswered(each(asking, sending)))
+                .thenCompose(none -> Engine.isAnswered(each(asking, this::again)))
                 .thenAccept(isAnswered -> {
                     if (isAnswered) later.complete(true);
-                    else releaseLater(asking, sending, end, later);
+                    else releaseLater(asking, end, later);
                 });
-    }
-
-    /** The same outcome, as the application sees it: on its executor, and not to be cancelled for others. */
-    private <T> CompletableFuture<@Nullable T> outside(CompletableFuture<T> inside) {
-        CompletableFuture<@Nullable T> copy = new CompletableFuture<>();
-        inside.whenComplete((value, error) -> engine.callbacks.run(() -> {
-            if (error == null) copy.complete(value);
-            else copy.completeExceptionally(Errors.told(terms.toString(), error));
-        }));
-        return copy;
     }
 
     private <T> T await(CompletableFuture<T> future) {

@@ -1,5 +1,6 @@
 package redislock.engine;
 
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import redislock.Hold;
@@ -28,6 +29,7 @@ final class Leader implements Leadership {
     private final Consumer<Term> body;
     private final Engine engine;
     private final Thread thread = new Thread(this::run, "redislock-leader");
+    private final ReentrantLock lock = new ReentrantLock();
     private volatile @Nullable Hold hold;
     private volatile boolean isOver;
 
@@ -40,23 +42,46 @@ final class Leader implements Leadership {
     }
 
     private void run() {
-        while (!isOver && !engine.isClosed) {
+        while (!isEnded()) {
+            long pause = 0;
             try (Hold mine = recipe.acquire()) {
                 hold = mine;
-                mine.lost().thenRun(thread::interrupt);
+                mine.lost().thenRun(() -> interrupt(mine));
                 if (!isOver) body.accept(new Turn(mine));
             } catch (InterruptedException | LockLostException over) {
                 // The next round asks whether this was the end.
             } catch (LockUnavailableException refused) {
-                engine.alarm.pause(Times.PAUSE_MAX).join();
+                if (!engine.isClosed) engine.troubles.tell(Troubles.Kind.REFUSED, refused);
+                pause = Times.PAUSE_MAX;
             } catch (RuntimeException failure) {
                 LOG.log(System.Logger.Level.WARNING, "the leader's work failed", failure);
-                engine.alarm.pause(Times.PAUSE_MIN).join();
+                pause = Times.PAUSE_MIN;
             } finally {
+                lock.lock();
                 hold = null;
                 // An interrupt was for the term that is over.
                 Thread.interrupted();
+                lock.unlock();
             }
+            try {
+                if (!isEnded()) Thread.sleep(pause);
+            } catch (InterruptedException over) {
+                // So it was.
+            }
+        }
+    }
+
+    private boolean isEnded() {
+        return isOver || engine.isClosed;
+    }
+
+    /** Ends the work of this term. Told late, it interrupts no later one. */
+    private void interrupt(Hold lost) {
+        lock.lock();
+        try {
+            if (hold == lost) thread.interrupt();
+        } finally {
+            lock.unlock();
         }
     }
 

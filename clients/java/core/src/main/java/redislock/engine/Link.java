@@ -39,18 +39,17 @@ final class Link {
         this.isShared = isShared;
     }
 
-    /** Connects, unless it has begun before. */
-    Link open(Transport transport, boolean isDirect) {
-        if (started.getAndSet(true)) return this;
-        transport.connect(address, isDirect && !isShared).whenComplete((connection, error) -> {
+    /** Connects, unless it has begun before or is closed. */
+    Link open(Transport transport) {
+        if (closed || started.getAndSet(true)) return this;
+        transport.connect(address).whenComplete((connection, error) -> {
+            heardAt = Times.tick();
             if (connection == null) {
                 retired = true;
                 opened.completeExceptionally(error);
-                return;
+            } else if (!opened.complete(connection)) {
+                connection.close();
             }
-            heardAt = Times.tick();
-            opened.complete(connection);
-            if (closed) connection.close();
         });
         return this;
     }
@@ -120,7 +119,6 @@ final class Link {
         List<CompletableFuture<Object>> sent;
         try {
             Connection connection = opened.join();
-            if (closed) throw new IllegalStateException("closed");
             sent = connection.send(all, millis, isDirect);
         } catch (RuntimeException failure) {
             Throwable error = Errors.plain(failure);
@@ -160,6 +158,7 @@ final class Link {
     void close() {
         retired = true;
         closed = true;
-        if (wasOpen()) opened.join().close();
+        // What waits for the connection fails. One that is there is closed.
+        if (!opened.completeExceptionally(new IllegalStateException("closed")) && wasOpen()) opened.join().close();
     }
 }

@@ -108,7 +108,7 @@ final class Locks implements RedisLocks {
 
     @Override
     public CompletableFuture<Optional<Hold>> adoptAsync(HoldToken token) {
-        return outside(adopted(token));
+        return engine.callbacks.outside("locks", adopted(token));
     }
 
     private CompletableFuture<Optional<Hold>> adopted(HoldToken token) {
@@ -159,7 +159,7 @@ final class Locks implements RedisLocks {
 
     @Override
     public CompletableFuture<Optional<LockInfo>> infoAsync(String key) {
-        return outside(asked(key));
+        return engine.callbacks.outside("locks", asked(key));
     }
 
     private CompletableFuture<Optional<LockInfo>> asked(String key) {
@@ -208,15 +208,6 @@ final class Locks implements RedisLocks {
 
     private static long number(Map<String, Object> fields, String name) {
         return fields.get(name) instanceof Long number ? number : 0;
-    }
-
-    private <T> CompletableFuture<T> outside(CompletableFuture<T> inside) {
-        CompletableFuture<T> copy = new CompletableFuture<>();
-        inside.whenComplete((value, error) -> engine.callbacks.run(() -> {
-            if (error == null) copy.complete(value);
-            else copy.completeExceptionally(Errors.told("locks", error));
-        }));
-        return copy;
     }
 
     @Override

@@ -35,7 +35,7 @@ final class Notice {
 
     private @Nullable Subscription subscription;
     /** Which subscription is the present one: messages and ends of former ones are none. */
-    private long turn;
+    private volatile long turn;
     /** The start that is under way. */
     private @Nullable CompletableFuture<@Nullable Object> starting;
     /** It is not confirmed in time: the waits go on without it, until it is. */

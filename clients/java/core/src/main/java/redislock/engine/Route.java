@@ -47,10 +47,7 @@ final class Route {
             Throwable plain = Errors.plain(error);
             long left = end - Times.tick();
             if (Errors.isRedirection(plain) && hops < REDIRECTIONS_MAX && left > 0) {
-                hop(words, end, left, hops + 1, false, null).whenComplete((late, failure) -> {
-                    if (failure == null) result.complete(late);
-                    else result.completeExceptionally(Errors.plain(failure));
-                });
+                Errors.pass(hop(words, end, left, hops + 1, false, null), result);
             } else {
                 result.completeExceptionally(plain);
             }
@@ -72,10 +69,7 @@ final class Route {
                 result.completeExceptionally(Errors.plain(error));
                 return;
             }
-            request(words, left, false).whenComplete((late, failure) -> {
-                if (failure == null) result.complete(late);
-                else result.completeExceptionally(Errors.plain(failure));
-            });
+            Errors.pass(request(words, left, false), result);
         });
         return result;
     }

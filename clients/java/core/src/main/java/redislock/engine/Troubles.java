@@ -64,8 +64,10 @@ final class Troubles {
     void tell(Kind kind, Throwable error) {
         if (!told.add(kind)) return;
         LockListener listener = callbacks.listener;
-        if (listener != null) callbacks.run(() -> listener.onTrouble(kind.text, error));
-        else LOG.log(System.Logger.Level.WARNING, "{0} ({1})", kind.text, error.getMessage());
+        callbacks.run(() -> {
+            if (listener != null) listener.onTrouble(kind.text, error);
+            else LOG.log(System.Logger.Level.WARNING, "{0} ({1})", kind.text, error.getMessage());
+        });
     }
 
     /** A lock was granted or renewed: what was told before is over. */

@@ -228,7 +228,7 @@ final class Wait {
             return engine.alarm.pause(Math.min(Times.jittered(Times.POLL), left));
         }
         // The first request asked on the link of all, and waited for nothing. From now on one of its own waits.
-        if (lending.get() == null) lending.set(engine.wire.lend(route.address(), false, isDirect));
+        if (lending.get() == null) lending.set(engine.wire.lend(route.address(), false));
         if (lending.get() != null) return null;
         if (isTold) {
             engine.troubles.over(Troubles.OF_NOTICES);
@@ -237,7 +237,7 @@ final class Wait {
         Notice there = engine.notices.at(route.address());
         if (there.channel() == null && there.canStart()) return engine.alarm.until(left, there.start(route.slot()));
         return engine.wire.turn(Math.min(Times.jittered(Times.POLL), left)).thenApply(none -> {
-            if (!isOver.get() && lending.get() == null) lending.set(engine.wire.lend(route.address(), false, false));
+            if (!isOver.get() && lending.get() == null) lending.set(engine.wire.lend(route.address(), false));
             return null;
         });
     }
@@ -292,7 +292,7 @@ final class Wait {
         }
         if (link == null && left > 0 && wait > 0 && !isKnown) {
             // With a connection that is there already one request does both: it asks, and waits.
-            link = engine.wire.lend(address, engine.wire.isMultiplexed(), isDirect);
+            link = engine.wire.lend(address, engine.wire.isMultiplexed());
             lending.set(link);
         }
         // BLOCK 0 would wait without a limit.
@@ -319,10 +319,7 @@ final class Wait {
         if (link != null) sending = route.send(link, words, limit, isDirect);
         else if (channel != null) sending = engine.wire.notified(route, engine.notices.at(address), words, limit);
         else sending = engine.wire.exchange(route, words, limit, isDirect);
-        sending.whenComplete((value, error) -> {
-            if (error == null) reply.complete(value);
-            else reply.completeExceptionally(Errors.plain(error));
-        });
+        Errors.pass(sending, reply);
         Link used = link;
         return reply.handle((value, error) -> {
                     pending = null;

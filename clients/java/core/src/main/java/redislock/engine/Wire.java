@@ -12,6 +12,7 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Future;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
@@ -66,7 +67,7 @@ final class Wire {
 
     /** Connects to where any key may be, so that the first lock finds a connection. */
     void warm() {
-        if (isMultiplexed()) control(null, false);
+        if (isMultiplexed()) control(null);
         else shared(null, false, link -> link.send(new byte[][] {"PING".getBytes(java.nio.charset.StandardCharsets.UTF_8)}, Times.ANSWER, false));
     }
 
@@ -120,7 +121,7 @@ final class Wire {
     CompletableFuture<Boolean> isCluster(@Nullable String address) {
         Boolean known = isCluster;
         if (known != null) return CompletableFuture.completedFuture(known);
-        return Notice.isCluster(control(address, false)).thenApply(mode -> {
+        return Notice.isCluster(control(address)).thenApply(mode -> {
             isCluster = mode;
             return mode;
         });
@@ -128,12 +129,12 @@ final class Wire {
 
     /** Sends a request with NOTIFY, over the shared link: when that ends, the server takes the process for gone. */
     CompletableFuture<Object> notified(Route route, Notice notice, byte[][] words, long millis) {
-        Link link = control(route.address(), false);
+        Link link = control(route.address());
         notice.over(link);
         return route.send(link, words, millis, false);
     }
 
-    private Link control(@Nullable String address, boolean isDirect) {
+    private Link control(@Nullable String address) {
         String name = address == null ? "" : address;
         Link link;
         lock.lock();
@@ -142,19 +143,19 @@ final class Wire {
             if (link == null || !link.isUsable()) {
                 // It ended, perhaps while nothing was under way.
                 if (link != null) connections.merge(name, 1L, Long::sum);
-                link = new Link(alarm, address, true);
+                link = made(address, true);
                 controls.put(name, link);
             }
         } finally {
             lock.unlock();
         }
-        return link.open(transport, isDirect);
+        return link.open(transport);
     }
 
     /** Uses a link for requests that are answered at once. Where links are borrowed, it may have to wait for one. */
     void shared(@Nullable String address, boolean isDirect, Function<Link, CompletableFuture<?>> use) {
         if (isMultiplexed() || isRoomy && !isDirect) {
-            use.apply(control(address, isDirect));
+            use.apply(control(address));
             return;
         }
         Link link = null;
@@ -171,10 +172,10 @@ final class Wire {
             lock.unlock();
         }
         if (link == null) {
-            use.apply(control(address, false));
+            use.apply(control(address));
             return;
         }
-        Link mine = link.open(transport, isDirect);
+        Link mine = link.open(transport);
         use.apply(mine).whenComplete((value, error) -> {
             lock.lock();
             try {
@@ -193,15 +194,14 @@ final class Wire {
         shared(route.address(), isDirect, link -> {
             long left = end - Times.tick();
             CompletableFuture<Object> reply = route.send(link, words, Math.max(1, left), isDirect);
-            reply.whenComplete((value, error) -> {
-                if (error == null) result.complete(value);
-                else result.completeExceptionally(error);
-            });
+            Errors.pass(reply, result);
             return reply;
         });
         // It may still wait for a link.
         if (!result.isDone() && !isMultiplexed()) {
-            alarm.after(millis, () -> result.completeExceptionally(new Unreachable("no connection was free", new IllegalStateException())));
+            Unreachable none = new Unreachable("no connection was free", new IllegalStateException());
+            Future<?> late = alarm.after(millis, () -> result.completeExceptionally(none));
+            result.whenComplete((value, error) -> late.cancel(false));
         }
         return result;
     }
@@ -218,11 +218,18 @@ final class Wire {
             }
         }
         sweepLater();
-        return new Link(alarm, address, false);
+        return made(address, false);
+    }
+
+    /** A new one. After the end it is closed: nothing is sent over it. */
+    private Link made(@Nullable String address, boolean isShared) {
+        Link link = new Link(alarm, address, isShared);
+        if (isClosed) link.close();
+        return link;
     }
 
     /** A link for one wait, which gives it back; null when enough are lent. {@code isFresh}: only one that was used just now. */
-    @Nullable Link lend(@Nullable String address, boolean isFresh, boolean isDirect) {
+    @Nullable Link lend(@Nullable String address, boolean isFresh) {
         Link link;
         lock.lock();
         try {
@@ -234,7 +241,7 @@ final class Wire {
         } finally {
             lock.unlock();
         }
-        return link.open(transport, isDirect);
+        return link.open(transport);
     }
 
     void giveBack(Link link) {

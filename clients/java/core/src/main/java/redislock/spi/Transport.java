@@ -10,13 +10,12 @@ import org.jspecify.annotations.Nullable;
  */
 public interface Transport extends AutoCloseable {
     /**
-     * Opens a connection.
+     * Opens a connection. The calling thread does not wait for it.
      *
      * @param address {@code host:port} of a node of a cluster; null: the server, or any node
-     * @param isDirect true if the calling thread may be blocked by it
      * @return the connection, or what was wrong: a {@link ServerError} if the server refused
      */
-    CompletableFuture<Connection> connect(@Nullable String address, boolean isDirect);
+    CompletableFuture<Connection> connect(@Nullable String address);
 
     /**
      * True if requests of several threads go over a connection as fast as those of one.

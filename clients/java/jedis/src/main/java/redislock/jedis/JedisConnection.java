@@ -59,9 +59,10 @@ final class JedisConnection implements Connection {
         }
         try {
             threads.execute(this::serve);
-        } catch (java.util.concurrent.RejectedExecutionException closed) {
+        } catch (java.util.concurrent.RejectedExecutionException ended) {
+            // What came meanwhile fails as well.
             close();
-            asked.replies.forEach(reply -> reply.completeExceptionally(closed));
+            serve();
         }
         return asked.replies;
     }

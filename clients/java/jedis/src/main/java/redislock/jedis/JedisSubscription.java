@@ -9,18 +9,19 @@ import redislock.spi.Subscription;
 
 /** A subscription of Jedis: a thread reads it until it ends. */
 final class JedisSubscription implements Subscription {
-    /** Completed with itself when the server has confirmed. */
-    final CompletableFuture<Subscription> confirmed = new CompletableFuture<>();
-
     private final SingleConnection connection;
     private final Consumer<byte[]> told;
     private final Runnable ended;
+    /** Completed with this when the server has confirmed. */
+    private final CompletableFuture<Subscription> confirmed;
     private final AtomicBoolean isOver = new AtomicBoolean();
 
-    JedisSubscription(SingleConnection connection, Consumer<byte[]> told, Runnable ended) {
+    JedisSubscription(
+            SingleConnection connection, Consumer<byte[]> told, Runnable ended, CompletableFuture<Subscription> confirmed) {
         this.connection = connection;
         this.told = told;
         this.ended = ended;
+        this.confirmed = confirmed;
     }
 
     /** Reads messages until no more come. */

@@ -14,7 +14,6 @@ import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.exceptions.JedisDataException;
-import redis.clients.jedis.exceptions.JedisException;
 import redislock.spi.Connection;
 import redislock.spi.ServerError;
 import redislock.spi.Subscription;
@@ -23,7 +22,8 @@ import redislock.spi.Transport;
 
 /**
  * The way to a server or a cluster by Jedis, over connections of our own: the application's pool is not used. A thread that
- * locks, tries once or gives back sends by itself. All else runs on threads of ours, virtual ones from Java 21 on.
+ * locks, tries once or gives back sends by itself, once there is a connection. All else runs on threads of ours, virtual
+ * ones from Java 21 on.
  */
 public final class JedisTransport implements Transport {
     private static final int CONNECT_MS = 3_000;
@@ -72,49 +72,34 @@ public final class JedisTransport implements Transport {
     }
 
     @Override
-    public CompletableFuture<Connection> connect(@Nullable String address, boolean isDirect) {
-        CompletableFuture<Connection> opened = new CompletableFuture<>();
-        Runnable open = () -> {
-            try {
-                opened.complete(new JedisConnection(new SingleConnection(node(address), config), threads));
-            } catch (JedisException | IllegalArgumentException error) {
-                opened.completeExceptionally(plain(error));
-            }
-        };
-        if (isDirect) {
-            open.run();
-        } else {
-            try {
-                threads.execute(open);
-            } catch (java.util.concurrent.RejectedExecutionException closed) {
-                opened.completeExceptionally(closed);
-            }
-        }
-        return opened;
+    public CompletableFuture<Connection> connect(@Nullable String address) {
+        return begun(opened -> opened.complete(new JedisConnection(new SingleConnection(node(address), config), threads)));
     }
 
     @Override
     public CompletableFuture<Subscription> subscribe(
             @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {
-        CompletableFuture<Subscription> confirmed = new CompletableFuture<>();
+        return begun(confirmed -> {
+            SingleConnection connection = new SingleConnection(node(address), config);
+            new JedisSubscription(connection, told, ended, confirmed).read(channel.getBytes(StandardCharsets.UTF_8), isSharded);
+        });
+    }
+
+    /** Begins it on a thread of ours, which connects first. What is thrown there is the outcome. */
+    private <T> CompletableFuture<T> begun(Consumer<CompletableFuture<T>> work) {
+        CompletableFuture<T> outcome = new CompletableFuture<>();
         try {
             threads.execute(() -> {
                 try {
-                    SingleConnection connection = new SingleConnection(node(address), config);
-                    JedisSubscription subscription = new JedisSubscription(connection, told, ended);
-                    subscription.confirmed.whenComplete((value, error) -> {
-                        if (error == null) confirmed.complete(value);
-                        else confirmed.completeExceptionally(error);
-                    });
-                    subscription.read(channel.getBytes(StandardCharsets.UTF_8), isSharded);
-                } catch (JedisException | IllegalArgumentException error) {
-                    confirmed.completeExceptionally(plain(error));
+                    work.accept(outcome);
+                } catch (RuntimeException error) {
+                    outcome.completeExceptionally(plain(error));
                 }
             });
         } catch (java.util.concurrent.RejectedExecutionException closed) {
-            confirmed.completeExceptionally(closed);
+            outcome.completeExceptionally(closed);
         }
-        return confirmed;
+        return outcome;
     }
 
     private HostAndPort node(@Nullable String address) {

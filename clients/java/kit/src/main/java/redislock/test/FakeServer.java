@@ -218,7 +218,7 @@ public final class FakeServer implements AutoCloseable {
 
     private final class Way implements Transport {
         @Override
-        public CompletableFuture<Connection> connect(@Nullable String address, boolean isDirect) {
+        public CompletableFuture<Connection> connect(@Nullable String address) {
             if (isDown) return CompletableFuture.failedFuture(new IllegalStateException("the fake server is down"));
             FakeConnection connection = new FakeConnection();
             connections.add(connection);

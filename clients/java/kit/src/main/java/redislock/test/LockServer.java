@@ -19,6 +19,7 @@ import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.extension.AfterAllCallback;
@@ -38,6 +39,7 @@ import org.junit.jupiter.api.extension.ExtensionContext;
 public final class LockServer implements BeforeAllCallback, AfterAllCallback, AutoCloseable {
     private static final int START_MS = 30_000;
     private static final int CONNECT_MS = 2_000;
+    private static final long PAUSE_NANOS = 5_000_000;
     /** Below those that a system gives to connections, which any process may get at any time. */
     private static final int FIRST_PORT = 11_000;
 
@@ -142,7 +144,8 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
         while (!answers()) {
             Process running = process;
             if (running == null || !running.isAlive() || System.nanoTime() > end) return false;
-            pause();
+            // It returns at once on a thread that is interrupted, and keeps that.
+            LockSupport.parkNanos(PAUSE_NANOS);
         }
         return true;
     }
@@ -174,14 +177,6 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
             return socket.getInputStream().read() == '+';
         } catch (IOException early) {
             return false;
-        }
-    }
-
-    private static void pause() {
-        try {
-            TimeUnit.MILLISECONDS.sleep(5);
-        } catch (InterruptedException interrupted) {
-            throw new IllegalStateException(interrupted);
         }
     }
 
@@ -222,11 +217,7 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
         process = null;
         if (running == null) return;
         running.destroyForcibly();
-        try {
-            if (!running.waitFor(START_MS, TimeUnit.MILLISECONDS)) throw new IllegalStateException("the server does not end");
-        } catch (InterruptedException interrupted) {
-            throw new IllegalStateException(interrupted);
-        }
+        running.onExit().orTimeout(START_MS, TimeUnit.MILLISECONDS).join();
     }
 
     /** Ends it, and removes its files. */

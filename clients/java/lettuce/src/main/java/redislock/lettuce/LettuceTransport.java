@@ -108,7 +108,7 @@ public final class LettuceTransport implements Transport {
     }
 
     @Override
-    public CompletableFuture<Connection> connect(@Nullable String address, boolean isDirect) {
+    public CompletableFuture<Connection> connect(@Nullable String address) {
         return connected(() -> client.connectAsync(ByteArrayCodec.INSTANCE, uri(address))).handle((connection, error) -> {
             if (connection != null) return new LettuceConnection(connection);
             throw new CompletionException(plain(error));

@@ -19,7 +19,7 @@ interface Backend {
     /** How often a command was called, as {@code lock.extend}. */
     long calls(String command);
 
-    /** How many connections there are. */
+    /** How many connections there are, without those of a {@link Calm}. */
     long clients();
 
     RedisLocks.Builder builder(Library library);

@@ -310,8 +310,8 @@ class FakeServerTest {
         }
 
         @Override
-        public CompletableFuture<Connection> connect(String address, boolean isDirect) {
-            return real.connect(address, isDirect).thenApply(Slow::new);
+        public CompletableFuture<Connection> connect(String address) {
+            return real.connect(address).thenApply(Slow::new);
         }
 
         @Override

@@ -13,6 +13,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -21,19 +22,28 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 import redis.clients.jedis.Jedis;
 import redislock.Hold;
+import redislock.LockListener;
+import redislock.LockUnavailableException;
 import redislock.RedisLocks;
 import redislock.spi.Threads;
+import redislock.test.LockServer;
 
 /** Connections that are cut, a server that is far away, one that forgets all: each way to wait, over each client library. */
 @Execution(ExecutionMode.CONCURRENT)
 class HinderedTest {
+    private static final int MANY = 500;
+
     private final List<String> losses = new CopyOnWriteArrayList<>();
 
-    private final Calm calm = new Calm() {
+    /** Trouble is what these tests make. */
+    private final LockListener listener = new LockListener() {
         @Override
         public void onLost(String key, Hold.Loss why) {
             losses.add(key + " " + why);
         }
+
+        @Override
+        public void onTrouble(String what, Throwable why) {}
     };
 
     private static Stream<Arguments> ways() {
@@ -50,7 +60,7 @@ class HinderedTest {
         AtomicInteger inside = new AtomicInteger();
         AtomicInteger taken = new AtomicInteger();
         try (Server server = new Server();
-                RedisLocks locks = server.builder(library).maxBlockingConnections(blocking).listener(calm).build()) {
+                RedisLocks locks = server.builder(library).maxBlockingConnections(blocking).listener(listener).build()) {
             List<Future<?>> all = new ArrayList<>();
             for (int thread = 0; thread < count; thread += 1) {
                 all.add(threads.submit(() -> {
@@ -83,32 +93,81 @@ class HinderedTest {
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void many_locks_of_a_far_server_are_renewed_together(Library library) throws Exception {
-        int count = 450;
         try (Server server = new Server();
                 LateWire far = new LateWire(server.port(), 100);
                 Jedis other = server.client();
-                RedisLocks locks = Server.builder(library, far.url()).lease(Duration.ofSeconds(30)).listener(calm).build()) {
+                Calm calm = new Calm(server) {
+                    @Override
+                    public void onLost(String key, Hold.Loss why) {
+                        losses.add(key + " " + why);
+                    }
+                };
+                RedisLocks locks = Server.builder(library, far.url()).listener(calm).build()) {
             long began = System.nanoTime();
-            List<CompletableFuture<Hold>> asked = new ArrayList<>();
-            for (int key = 0; key < count; key += 1) asked.add(locks.exclusive("k" + key).acquireAsync());
-            List<Hold> holds = new ArrayList<>();
-            for (CompletableFuture<Hold> each : asked) holds.add(each.get(300, TimeUnit.SECONDS));
-            long reads = Server.number(other, "stats", "total_reads_processed:");
+            List<Hold> holds = many(locks);
+            long reads = Server.number(other, "stats", "total_reads_processed:") - calm.beats();
             long asks = 0;
-            while (Server.number(other, "commandstats", "cmdstat_lock.extend:calls=") < count) {
+            while (Server.number(other, "commandstats", "cmdstat_lock.extend:calls=") < MANY) {
                 asks += 1;
                 assertEquals(List.of(), losses);
                 Thread.sleep(100);
             }
-            reads = Server.number(other, "stats", "total_reads_processed:") - reads - asks;
-            assertTrue(reads < count / 2 || calm.isOver(), "they come together: " + reads);
-            assertTrue(server.clients() <= (library == Library.LETTUCE ? 2 : 35) || calm.isOver(), "with that of this test");
+            reads = Server.number(other, "stats", "total_reads_processed:") - calm.beats() - reads - asks;
+            assertTrue(reads < MANY / 2 || calm.isOver(), "they come together: " + reads);
+            assertTrue(server.clients() <= connections(library) || calm.isOver());
             long extended = server.calls("lock.extend");
             double thirds = Math.max(1, (System.nanoTime() - began) / 1e10);
-            assertTrue(extended <= 1.05 * count * thirds || calm.isOver(), "extended: " + extended);
+            assertTrue(extended <= 1.05 * MANY * thirds || calm.isOver(), "extended: " + extended);
             assertTrue(holds.stream().allMatch(Hold::isValid));
         }
         assertTrue(losses.stream().allMatch(loss -> loss.endsWith(" CLOSED")), losses::toString);
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void many_locks_of_a_far_server_outlive_all_connections_at_once(Library library) throws Exception {
+        try (Server server = new Server();
+                LateWire far = new LateWire(server.port(), 100);
+                RedisLocks locks = Server.builder(library, far.url()).listener(listener).build()) {
+            List<Hold> holds = many(locks);
+            // Renewals have come, and no answer to them yet.
+            Server.await("renewals", () -> server.calls("lock.extend") > 0);
+            far.cut();
+            Server.await("them again", () -> server.calls("lock.extend") >= 2 * MANY);
+            assertTrue(server.clients() <= connections(library));
+            assertTrue(holds.stream().allMatch(Hold::isValid));
+            List<CompletableFuture<Boolean>> releases = holds.stream()
+                    .map(hold -> hold.releaseAsync().handle((none, error) -> error == null || error instanceof LockUnavailableException))
+                    .toList();
+            far.cut();
+            // What was not confirmed is repeated in the background.
+            for (CompletableFuture<Boolean> release : releases) assertTrue(release.get(300, TimeUnit.SECONDS));
+            Server.await("all to be free", () -> server.ask("DBSIZE").equals(0L));
+            assertEquals(List.of(), losses);
+        }
+    }
+
+    @Test
+    void a_server_starts_and_ends_on_a_thread_that_is_interrupted() {
+        Thread.currentThread().interrupt();
+        try (LockServer server = Server.of()) {
+            server.start();
+            assertTrue(Thread.currentThread().isInterrupted());
+        }
+        assertTrue(Thread.interrupted());
+    }
+
+    /** With that of the test. */
+    private static long connections(Library library) {
+        return library == Library.LETTUCE ? 2 : 35;
+    }
+
+    private static List<Hold> many(RedisLocks locks) throws Exception {
+        List<CompletableFuture<Hold>> asked = new ArrayList<>();
+        for (int key = 0; key < MANY; key += 1) asked.add(locks.exclusive("k" + key).acquireAsync());
+        List<Hold> holds = new ArrayList<>();
+        for (CompletableFuture<Hold> each : asked) holds.add(each.get(300, TimeUnit.SECONDS));
+        return holds;
     }
 
     @ParameterizedTest

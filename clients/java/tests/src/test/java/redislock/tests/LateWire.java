@@ -13,13 +13,14 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import redislock.spi.Threads;
 
-/** A wire to a server that is far away: what it says arrives late. */
+/** A wire to a server that is far away: what it says arrives late, or not at all. */
 final class LateWire implements AutoCloseable {
     private final ServerSocket entry = new ServerSocket(0, 100, InetAddress.getLoopbackAddress());
     private final ScheduledThreadPoolExecutor later = new ScheduledThreadPoolExecutor(1, Threads.daemons("late"));
     private final List<Socket> sockets = new CopyOnWriteArrayList<>();
     private final int server;
     private final long millis;
+    private volatile boolean isSilent;
 
     /** {@code millis}: so late. */
     LateWire(int server, long millis) throws IOException {
@@ -38,22 +39,22 @@ final class LateWire implements AutoCloseable {
                 Socket near = entry.accept();
                 Socket far = new Socket(InetAddress.getLoopbackAddress(), server);
                 sockets.addAll(List.of(near, far));
-                Threads.daemons("there").newThread(() -> pass(near, far, 0)).start();
-                Threads.daemons("back").newThread(() -> pass(far, near, millis)).start();
+                Threads.daemons("there").newThread(() -> pass(near, far, near)).start();
+                Threads.daemons("back").newThread(() -> pass(far, near, near)).start();
             }
         } catch (IOException closed) {
             // The test is over.
         }
     }
 
-    private void pass(Socket from, Socket to, long delay) {
+    private void pass(Socket from, Socket to, Socket near) {
         byte[] bytes = new byte[65_536];
         try (InputStream in = from.getInputStream()) {
             OutputStream out = to.getOutputStream();
             for (int length = in.read(bytes); length >= 0; length = in.read(bytes)) {
                 byte[] part = Arrays.copyOf(bytes, length);
-                if (delay == 0) out.write(part);
-                else later.schedule(() -> write(out, part), delay, TimeUnit.MILLISECONDS);
+                if (to == near) later.schedule(() -> write(out, part), millis, TimeUnit.MILLISECONDS);
+                else out.write(part);
             }
         } catch (IOException closed) {
             // So is the other one, then.
@@ -62,11 +63,24 @@ final class LateWire implements AutoCloseable {
         }
     }
 
-    private static void write(OutputStream out, byte[] part) {
+    private void write(OutputStream out, byte[] part) {
         try {
-            out.write(part);
+            if (!isSilent) out.write(part);
         } catch (IOException closed) {
             // Nobody reads it any more.
+        }
+    }
+
+    /** Loses what the server says from now on, or no longer. */
+    void silent(boolean isSo) {
+        isSilent = isSo;
+    }
+
+    /** Ends all connections. */
+    void cut() {
+        for (Socket socket : sockets) {
+            sockets.remove(socket);
+            close(socket);
         }
     }
 
@@ -81,7 +95,7 @@ final class LateWire implements AutoCloseable {
     @Override
     public void close() throws IOException {
         entry.close();
-        sockets.forEach(LateWire::close);
+        cut();
         later.shutdownNow();
     }
 }

@@ -46,10 +46,6 @@ class NotifyTest {
         server.ask("CONFIG", "SET", "lock.max-queue-ms", "60000");
     }
 
-    private static RedisLocks told(Library library) {
-        return told(library, new Calm());
-    }
-
     private static RedisLocks told(Library library, Calm calm) {
         return server.builder(library).maxBlockingConnections(0).listener(calm).build();
     }
@@ -65,8 +61,8 @@ class NotifyTest {
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void many_waits_take_two_connections_and_three_requests_each(Library library) throws Exception {
-        Calm calm = new Calm();
-        try (RedisLocks locks = told(library, calm)) {
+        try (Calm calm = new Calm(server);
+                RedisLocks locks = told(library, calm)) {
             Hold first = locks.exclusive("k").acquireAsync().get(300, TimeUnit.SECONDS);
             CompletableFuture<Hold> opens = locks.exclusive("k").acquireAsync();
             Server.await("a subscription", () -> server.number("lock_notify_channels") == 1);
@@ -101,8 +97,8 @@ class NotifyTest {
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void thousands_of_waits_for_hundreds_of_keys_are_all_served_over_two_connections(Library library) throws Exception {
         int keys = System.getenv("REDIS_LOCK_NIGHTLY") == null ? 200 : 1_000;
-        Calm calm = new Calm();
-        try (RedisLocks locks = told(library, calm)) {
+        try (Calm calm = new Calm(server);
+                RedisLocks locks = told(library, calm)) {
             List<CompletableFuture<Void>> all = new ArrayList<>();
             for (int wait = 0; wait < 10 * keys; wait += 1) {
                 all.add(locks.exclusive("k" + wait % keys).acquireAsync().thenAccept(Hold::close));
@@ -130,8 +126,8 @@ class NotifyTest {
         ExecutorService threads = Threads.each("contender");
         AtomicLong most = new AtomicLong();
         AtomicLong inside = new AtomicLong();
-        Calm calm = new Calm();
-        try (RedisLocks locks = server.builder(library).maxBlockingConnections(4).listener(calm).build()) {
+        try (Calm calm = new Calm(server);
+                RedisLocks locks = server.builder(library).maxBlockingConnections(4).listener(calm).build()) {
             List<Future<?>> all = new ArrayList<>();
             for (int count = 0; count < 1_000; count += 1) {
                 int number = count;
@@ -145,17 +141,18 @@ class NotifyTest {
                 }));
             }
             for (Future<?> each : all) each.get(500, TimeUnit.SECONDS);
+            assertTrue(most.get() <= 6 || calm.isOver(), "connections: " + most);
         } finally {
             threads.shutdown();
         }
-        assertTrue(most.get() <= 6 || calm.isOver(), "connections: " + most);
     }
 
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void a_shorter_longest_place_is_taken(Library library) throws Exception {
         server.ask("CONFIG", "SET", "lock.max-queue-ms", "6000");
-        try (RedisLocks locks = told(library)) {
+        try (Calm calm = new Calm(server);
+                RedisLocks locks = told(library, calm)) {
             CompletableFuture<Hold> wait = waiting(locks, "k");
             server.ask("LOCK.RELEASE", "k", "other");
             wait.get(300, TimeUnit.SECONDS).close();

@@ -21,6 +21,9 @@ final class Server implements Backend, AutoCloseable {
     /** That of the repository. */
     static final String ROOT = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
 
+    /** The name of a client that does not count. */
+    static final String WITNESS = "witness";
+
     private final LockServer server;
 
     /** {@code more}: settings beside the usual ones, as on its command line. */
@@ -99,7 +102,7 @@ final class Server implements Backend, AutoCloseable {
     @Override
     public long clients() {
         try (Jedis jedis = client()) {
-            return jedis.clientList().lines().count() - 1;
+            return jedis.clientList().lines().filter(line -> !line.contains(" name=" + WITNESS + " ")).count() - 1;
         }
     }
 

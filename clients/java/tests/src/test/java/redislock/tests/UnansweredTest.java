@@ -1,0 +1,163 @@
+package redislock.tests;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import redislock.Hold;
+import redislock.LockListener;
+import redislock.LockLostException;
+import redislock.LockUnavailableException;
+import redislock.RedisLock;
+import redislock.RedisLocks;
+import redislock.test.FakeServer;
+import redislock.test.LockServer;
+
+/** What an application is told where no answer comes, or none is waited for any more. */
+@Execution(ExecutionMode.CONCURRENT)
+class UnansweredTest {
+    private static final Duration LEASE = Duration.ofMinutes(5);
+    /** How long {@code close()} waits at most, and what a machine needs besides. */
+    private static final long SOON_NANOS = TimeUnit.MILLISECONDS.toNanos(2_000 + 500);
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void the_close_of_a_lost_lock_throws_soon_and_goes_on_in_the_background(Library library) throws Exception {
+        List<String> told = new CopyOnWriteArrayList<>();
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0);
+                Calm calm = new Calm(server) {
+                    @Override
+                    public void onLost(String key, Hold.Loss why) {
+                        told.add(key + " " + why);
+                    }
+
+                    @Override
+                    public void onReleased(String key, Duration held) {
+                        told.add(key + " released");
+                    }
+                };
+                RedisLocks locks = Server.builder(library, wire.url()).lease(LEASE).listener(calm).build()) {
+            Hold hold = locks.all(List.of("a", "b", "c")).acquire();
+            server.ask("DEL", "a");
+            assertFalse(Backend.answered(hold::check));
+            wire.silent(true);
+            long began = System.nanoTime();
+            Thread.currentThread().interrupt();
+            LockLostException lost = assertThrows(LockLostException.class, hold::close);
+            long took = System.nanoTime() - began;
+            assertTrue(Thread.interrupted(), "the thread stays interrupted");
+            assertTrue(took < SOON_NANOS || calm.isLate(), "after " + took + " ns");
+            assertEquals(Hold.Loss.TAKEN_AWAY, lost.loss());
+            assertThrows(LockLostException.class, hold::close);
+            ExecutionException later =
+                    assertThrows(ExecutionException.class, () -> hold.releaseAsync().get(300, TimeUnit.SECONDS));
+            assertEquals(LockLostException.class, later.getCause().getClass());
+            wire.silent(false);
+            // Those of its keys that were not lost would be held for minutes.
+            Server.await("the release", () -> server.ask("DBSIZE").equals(0L));
+            Server.await("the loss to be told", () -> !told.isEmpty());
+            assertEquals(List.of("a TAKEN_AWAY"), told, "once, and not that it was given back");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void locks_that_are_closed_answer_all_and_ask_nobody(Library library) throws Exception {
+        try (Server server = library == Library.FAKE ? null : new Server();
+                FakeServer fake = new FakeServer()) {
+            Backend at = server == null ? new InMemory(fake) : server;
+            RedisLocks locks = at.builder(library).build();
+            RedisLock wanted = locks.exclusive("wanted");
+            Hold hold = locks.exclusive("k").acquire();
+            locks.close();
+            for (CompletableFuture<?> each : List.of(wanted.acquireAsync(), wanted.tryAcquireAsync(Duration.ZERO), locks.infoAsync("k"))) {
+                ExecutionException end = assertThrows(ExecutionException.class, () -> each.get(300, TimeUnit.SECONDS));
+                assertEquals(LockUnavailableException.class, end.getCause().getClass());
+            }
+            assertThrows(LockUnavailableException.class, wanted::acquireUninterruptibly);
+            assertThrows(LockUnavailableException.class, () -> locks.info("k"));
+            assertFalse(hold.checkAsync().get(300, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.CLOSED, assertThrows(LockLostException.class, hold::close).loss());
+            Server.await("the end of all connections", () -> at.clients() == 0);
+            assertNotNull(at.ask("LOCK.INFO", "k"), "it ends with its lease");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void locks_that_are_closed_as_a_wait_ends_stop_no_thread(Library library) throws Exception {
+        CompletableFuture<RedisLocks> closes = new CompletableFuture<>();
+        LockListener listener = new LockListener() {
+            @Override
+            public void onRefused(String key, Duration waited) {
+                // While it pauses before it leaves the queue again: its thread gives that 250 ms.
+                LockSupport.parkNanos(50_000_000);
+                Thread.currentThread().interrupt();
+                closes.join().close();
+            }
+        };
+        try (Server server = new Server();
+                RedisLocks locks = server.builder(library).listener(listener).build()) {
+            closes.complete(locks);
+            server.ask("LOCK.ACQUIRE", "k", "another", "PX", "600000");
+            CompletableFuture<Object> end = new CompletableFuture<>();
+            new Thread(() -> {
+                try {
+                    end.complete(locks.exclusive("k").tryAcquire(Duration.ofSeconds(1)));
+                } catch (Exception told) {
+                    end.complete(told);
+                }
+            }).start();
+            Server.await("a waiter", () -> server.waiting("k") == 1 || end.isDone());
+            server.stop();
+            end.get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void trouble_is_logged_by_no_thread_of_the_client_library(Library library) throws Exception {
+        List<String> threads = new CopyOnWriteArrayList<>();
+        int nobody = LockServer.freePort();
+        Handler handler = new Handler() {
+            @Override
+            public void publish(LogRecord record) {
+                boolean isOurs = Arrays.toString(record.getParameters()).contains(":" + nobody);
+                if (isOurs) threads.add(Thread.currentThread().getName());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        Logger log = Logger.getLogger("redislock");
+        log.addHandler(handler);
+        try (RedisLocks locks = Server.builder(library, "redis://127.0.0.1:" + nobody).build()) {
+            assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
+            Server.await("trouble", () -> !threads.isEmpty());
+        } finally {
+            log.removeHandler(handler);
+        }
+        for (String name : threads) assertTrue(name.isEmpty() || name.startsWith("redislock-callback"), name);
+    }
+}
