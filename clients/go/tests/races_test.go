@@ -250,6 +250,44 @@ func TestCloseEndsATakeOver(t *testing.T) {
 	})
 }
 
+// A far server is one in memory that can be out of reach.
+type far struct {
+	*tapped
+	isAway atomic.Bool
+}
+
+func (f *far) Dial(ctx context.Context, address string) (redislock.Conn, error) {
+	if f.isAway.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return f.tapped.Dial(ctx, address)
+}
+
+// What is repeated in the background dials when the client is closed.
+func TestCloseWaitsForNoDial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &far{tapped: &tapped{Server: redislocktest.NewServer(), calls: map[string]int{}}}
+		client := redislock.New(server, quiet)
+		hold, err := client.Lock(bg, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.isAway.Store(true)
+		server.SetDown(true)
+		soon, cancel := context.WithTimeout(bg, 100*time.Millisecond)
+		defer cancel()
+		if err := hold.Unlock(soon); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		begin := time.Now()
+		if err := client.Close(); err != nil || time.Since(begin) > time.Second {
+			t.Error(err, time.Since(begin))
+		}
+	})
+}
+
 // The server may have read what had no answer, and raised the fence.
 func TestATakeOverThatHadNoAnswerIsNoLoss(t *testing.T) {
 	server := &tapped{}
