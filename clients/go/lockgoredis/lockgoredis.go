@@ -109,7 +109,7 @@ func (t *transport) dial(ctx context.Context, address string) (*conn, error) {
 	// Newer versions would dial again and again.
 	limit, cancel := context.WithTimeout(ctx, dialTimeout(o))
 	defer cancel()
-	found, err := dial(limit, network, address)
+	found, err := redislock.Within(limit, func() (net.Conn, error) { return dial(limit, network, address) })
 	if err != nil {
 		return nil, err
 	}

@@ -50,37 +50,17 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	return redislock.At(t.homes, address, func(at string) (redislock.Conn, error) { return t.open(ctx, at) })
 }
 
-type dialled struct {
-	conn redis.Conn
-	err  error
-}
-
-// open does not wait longer than the context for a dial that knows none.
 func (t *transport) open(ctx context.Context, address string) (redislock.Conn, error) {
-	found := make(chan dialled, 1)
-	go func() {
-		c, err := t.dial(ctx, address)
-		found <- dialled{c, err}
-	}()
-	select {
-	case one := <-found:
-		if one.err != nil {
-			return nil, replyOf(nil, one.err).Err
-		}
-		limits, ok := one.conn.(redis.ConnWithTimeout)
-		if !ok {
-			one.conn.Close()
-			return nil, fmt.Errorf("%w: a connection of redigo must be a redis.ConnWithTimeout", redislock.ErrInvalid)
-		}
-		return greeted(ctx, &conn{limits})
-	case <-ctx.Done():
-		go func() {
-			if one := <-found; one.conn != nil {
-				one.conn.Close()
-			}
-		}()
-		return nil, context.Cause(ctx)
+	found, err := redislock.Within(ctx, func() (redis.Conn, error) { return t.dial(ctx, address) })
+	if err != nil {
+		return nil, replyOf(nil, err).Err
 	}
+	limits, ok := found.(redis.ConnWithTimeout)
+	if !ok {
+		found.Close()
+		return nil, fmt.Errorf("%w: a connection of redigo must be a redis.ConnWithTimeout", redislock.ErrInvalid)
+	}
+	return greeted(ctx, &conn{limits})
 }
 
 // greeted is the connection if the server serves it: one that has no more of them says so to the first request.

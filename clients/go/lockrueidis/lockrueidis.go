@@ -118,7 +118,7 @@ func openWith(ctx context.Context, options rueidis.ClientOption, address string)
 	options.RingScaleEachConn = 4
 	options.DialFn = nil
 	options.DialCtxFn = func(_ context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
-		return c.dial(func() (net.Conn, error) {
+		return c.dial(ctx, func() (net.Conn, error) {
 			switch {
 			case dialCtx != nil:
 				return dialCtx(ctx, address, dialer, config)
@@ -148,14 +148,14 @@ func openWith(ctx context.Context, options rueidis.ClientOption, address string)
 	return c, nil
 }
 
-func (c *conn) dial(dial func() (net.Conn, error)) (net.Conn, error) {
+func (c *conn) dial(ctx context.Context, dial func() (net.Conn, error)) (net.Conn, error) {
 	c.mu.Lock()
 	isOver := c.closed || c.net != nil
 	c.mu.Unlock()
 	if isOver {
 		return nil, errOnce
 	}
-	found, err := dial()
+	found, err := redislock.Within(ctx, dial)
 	if err != nil {
 		return nil, err
 	}

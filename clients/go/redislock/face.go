@@ -148,6 +148,7 @@ func New(t Transport, opts ...ClientOption) *Client {
 }
 
 // Close leaves all waits. What is held ends with ErrClosed, and stays taken until its lease ends: give it back before.
+// The functions of WithTrouble and WithListener must not call it: it waits for them.
 func (c *Client) Close() error { return c.engine.close() }
 
 func (c *Client) terms(keys []string, opts []LockOption) (*terms, error) {
@@ -272,8 +273,13 @@ func (c *Client) Lead(
 	ctx context.Context, key string, term func(context.Context, *Hold) error, opts ...LockOption,
 ) error {
 	for ctx.Err() == nil {
-		err := c.Do(ctx, key, term, opts...)
-		isOver := err == nil || errors.Is(err, ErrLost) || errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable)
+		var failure error // of the term
+		err := c.Do(ctx, key, func(ctx context.Context, hold *Hold) error {
+			failure = term(ctx, hold)
+			return failure
+		}, opts...)
+		isOver := err == nil || errors.Is(err, ErrLost) ||
+			failure == nil && (errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable))
 		if !isOver && ctx.Err() == nil {
 			return err
 		}
@@ -339,19 +345,21 @@ func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 	request := Request{"LOCK.EXTEND", token.Key, token.Owner, "PX", millis(t.lease), "FENCE", fence, "MINFENCE", next}
 	// What is on its way is answered, also after the end of ctx.
 	asked, began := context.WithoutCancel(ctx), c.engine.now()
+	doubt := false // a request that had no answer may have raised the fence
 	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
 		sent := c.engine.now()
-		reply, repeated, _ := c.engine.ask(asked, time.Now().Add(answerTime), token.Key, request)
+		reply, repeated, unsent := c.engine.ask(asked, time.Now().Add(answerTime), token.Key, request)
 		if raised, ok := reply.Value.(int64); ok && reply.Err == nil {
 			found := newHeld(c.engine, t, o, []int64{raised}, sent)
 			c.engine.renewer.add(found)
 			return newHold(found), nil
 		}
 		var failure *ServerError
-		isAhead := errors.As(reply.Err, &failure) && failure.says("MINFENCE is more than")
+		isAnswer := reply.Err == nil || errors.As(reply.Err, &failure)
+		isAhead := failure != nil && failure.says("MINFENCE is more than")
+		doubt = doubt || repeated || !isAnswer && !unsent
 		switch {
-		case reply.Err == nil && repeated:
-			// The first may have raised the fence, and only its reply was lost.
+		case reply.Err == nil && doubt:
 			return nil, &Error{token.Key, because(ErrUnavailable, errUnanswered)}
 		case reply.Err == nil:
 			return nil, &Error{token.Key, ErrLost}
@@ -367,6 +375,9 @@ func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 		timer.Stop()
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, &Error{token.Key, errors.Join(cause, explained(reply.Err))}
+		}
+		if c.engine.ending.Err() != nil {
+			return nil, &Error{token.Key, ErrClosed}
 		}
 	}
 }
@@ -432,7 +443,7 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 	}
 	missing, _, err := h.held.ask(ctx, time.Now().Add(answerTime), h.held.each("LOCK.CHECK", h.held.terms.mode()))
 	if missing {
-		h.held.lose(errors.New("the server says so"))
+		h.held.missed()
 		return false, nil
 	}
 	if err != nil {
@@ -454,7 +465,7 @@ func (h *Hold) SetNote(ctx context.Context, note string) error {
 		return &Error{h.Key(), errors.Join(context.Cause(ctx), explained(err))}
 	}
 	if !isHeld {
-		h.held.lose(errors.New("the server says so"))
+		return h.held.missed()
 	}
 	return h.held.check()
 }

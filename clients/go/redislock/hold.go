@@ -29,9 +29,11 @@ type held struct {
 
 	plan      time.Duration // when it is to be renewed
 	renewing  bool
-	releasing bool      // Unlock was called
-	fresh     bool      // the next renewal needs a new connection
-	freed     sync.Once // its owner may ask for the keys again
+	isOver    bool          // the renewer has seen its end
+	ends      time.Duration // when UnlockAfter lets it end, or 0
+	releasing bool          // Unlock was called
+	fresh     bool          // the next renewal needs a new connection
+	freed     sync.Once     // its owner may ask for the keys again
 
 	isForgotten atomic.Bool // nothing refers to its Hold: it ends when it is due
 
@@ -107,10 +109,11 @@ func (h *held) extend(ctx context.Context, deadline time.Time, more ...string) (
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err == nil {
-		h.begin(sent)
+	if h.err != nil || h.isOver {
+		return false, nil
 	}
-	return h.err == nil && h.engine.now() < h.validUntil, nil
+	h.begin(sent)
+	return h.engine.now() < h.validUntil, nil
 }
 
 // renewed takes the replies of a renewal that was sent then.
@@ -134,15 +137,20 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 		}
 	}
 	h.mu.Lock()
-	if h.err != nil {
+	if h.err != nil || h.isOver {
+		ends := h.ends
 		h.mu.Unlock()
+		if ends > 0 && !missing {
+			// The server may have read it after the request of lapse.
+			h.ask(context.Background(), time.Now().Add(answerTime), h.ending(ends))
+		}
 		return
 	}
 	now := h.engine.now()
 	switch {
 	case missing:
 		h.mu.Unlock()
-		h.lose(errors.New("the server says so"))
+		h.missed()
 		return
 	case err == nil && !isRedirected:
 		h.begin(sent)
@@ -168,7 +176,7 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 // check is nil while the lock is valid, by the clock.
 func (h *held) check() error {
 	h.mu.Lock()
-	err, over := h.err, h.engine.now() >= h.validUntil
+	err, over := h.err, h.isOver || h.engine.now() >= h.validUntil
 	reason := h.reason
 	h.mu.Unlock()
 	if err == nil && over {
@@ -184,6 +192,20 @@ func (h *held) lose(why error) {
 	if h.end(because(ErrLost, why)) {
 		h.engine.tell("lost", h.terms.key(), why)
 	}
+}
+
+// missed is the error of a lock that the server does not know: it is lost, unless Unlock is under way.
+func (h *held) missed() error {
+	h.mu.Lock()
+	isReleasing := h.releasing
+	h.mu.Unlock()
+	if !isReleasing {
+		h.lose(errors.New("the server says so"))
+	}
+	if err := h.check(); err != nil {
+		return err
+	}
+	return &Error{h.terms.key(), ErrReleased}
 }
 
 // forget ends what nothing refers to.
@@ -350,8 +372,7 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 		if list, ok := reply.Value.([]any); ok && len(list) == 2 {
 			return list[1], nil
 		}
-		h.lose(errors.New("the server says so"))
-		return nil, h.check()
+		return nil, h.missed()
 	}
 	return fail(ErrUnavailable)
 }
@@ -361,14 +382,19 @@ func (h *held) lapse(ctx context.Context, after time.Duration) error {
 	if err := h.check(); err != nil {
 		return err
 	}
-	// A renewal that is on its way must not make it longer again.
+	ends := h.engine.now() + after
 	h.engine.renewer.remove(h)
+	h.mu.Lock()
+	if h.renewing {
+		// A renewal that is on its way must not make it longer again.
+		h.ends = ends
+	}
+	h.mu.Unlock()
 	if !h.end(ErrReleased) {
 		return h.check()
 	}
 	defer h.free()
-	request := h.each("LOCK.EXTEND", "PX", millis(max(after, time.Millisecond)))
-	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), request)
+	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), h.ending(ends))
 	switch {
 	case err != nil:
 		return &Error{h.terms.key(), explained(err)}
@@ -376,4 +402,9 @@ func (h *held) lapse(ctx context.Context, after time.Duration) error {
 		return &Error{h.terms.key(), ErrLost}
 	}
 	return nil
+}
+
+// ending asks for a lease that ends then.
+func (h *held) ending(ends time.Duration) []Request {
+	return h.each("LOCK.EXTEND", "PX", millis(max(ends-h.engine.now(), time.Millisecond)))
 }

@@ -95,7 +95,11 @@ func (n *node) take(ctx context.Context, kind int, fresh bool) (conn Conn, kept 
 			return conn, true, nil
 		}
 	}
-	conn, err = n.engine.transport.Dial(ctx, n.address)
+	dial, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Close waits for what goes on in the background.
+	defer context.AfterFunc(n.engine.working, cancel)()
+	conn, err = n.engine.transport.Dial(dial, n.address)
 	if err != nil {
 		return nil, false, err
 	}

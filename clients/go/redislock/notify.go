@@ -117,7 +117,7 @@ func (c *channel) part(w *wait) {
 }
 
 // do sends a request with those of other waits. It gives up at the deadline, and cancelTime after the context is done.
-// A lock that is granted after that is given back.
+// A lock that is granted after that is given back, unless the wait goes on: then it is what its next request asks for.
 func (c *channel) do(ctx context.Context, deadline time.Time, w *wait) (reply Reply, unsent bool) {
 	one := &call{turn: make(chan bool, 1)}
 	c.mu.Lock()
@@ -155,7 +155,11 @@ func (c *channel) do(ctx context.Context, deadline time.Time, w *wait) (reply Re
 	if len(c.calls) < before {
 		return Reply{Err: errUnanswered}, true
 	}
-	one.late = func() { w.engine.run(func() { w.release(time.Now().Add(answerTime)) }) }
+	one.late = func() {
+		if w.isLeft.Load() {
+			w.engine.run(func() { w.release(time.Now().Add(answerTime)) })
+		}
+	}
 	return Reply{Err: errUnanswered}, false
 }
 

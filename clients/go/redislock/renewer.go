@@ -96,7 +96,7 @@ func (r *renewer) rouse(h *held) {
 func (r *renewer) move(h *held) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if h.at >= 0 {
+	if h.at >= 0 && !r.closed {
 		h.mu.Lock()
 		h.due = h.plan
 		h.mu.Unlock()
@@ -174,6 +174,7 @@ func (r *renewer) due(now time.Duration) map[*node][]*held {
 		switch {
 		case now >= until || h.isForgotten.Load():
 			heap.Pop(&r.heap)
+			h.isOver = true
 			over = append(over, h)
 			h.mu.Unlock()
 			continue

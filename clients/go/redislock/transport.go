@@ -5,6 +5,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,32 @@ func At[T any](h *Homes, address string, open func(address string) (T, error)) (
 		}
 	}
 	return found, err
+}
+
+// Within opens something in a way that may not obey the context, and does not wait longer than that. What is opened
+// later is closed.
+func Within[T io.Closer](ctx context.Context, open func() (T, error)) (T, error) {
+	type opened struct {
+		found T
+		err   error
+	}
+	got := make(chan opened, 1)
+	go func() {
+		found, err := open()
+		got <- opened{found, err}
+	}()
+	select {
+	case one := <-got:
+		return one.found, one.err
+	case <-ctx.Done():
+	}
+	go func() {
+		if one := <-got; one.err == nil {
+			one.found.Close()
+		}
+	}()
+	var none T
+	return none, context.Cause(ctx)
 }
 
 // A Request is a command and its arguments.

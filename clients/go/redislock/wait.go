@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,6 +35,8 @@ type wait struct {
 	doubt bool // a request was not answered, and may be read later
 	mute  bool // the last request was not answered
 	pause time.Duration
+
+	isLeft atomic.Bool // it asks no more, and has no lock
 }
 
 // acquire waits for the lock. Its error is what the application is told, without the key.
@@ -86,6 +89,10 @@ func (w *wait) stand(ctx context.Context) (*held, error) {
 	var last error // of the server or the way to it, if it did not answer null
 	for {
 		hold, rest, err := w.ask(ctx)
+		if w.engine.ending.Err() != nil {
+			// It ends the wait in a moment.
+			<-ctx.Done()
+		}
 		if hold != nil && ctx.Err() == nil {
 			return hold, nil
 		}
@@ -214,7 +221,8 @@ func (w *wait) after(err error, before, unsent bool) time.Duration {
 	var reply *ServerError
 	if errors.As(err, &reply) {
 		w.mute = false
-		w.known = before || w.doubt
+		// CLIENT UNBLOCK leaves the place.
+		w.known = before || w.doubt || reply.Code == "UNBLOCKED"
 		if reply.Code == "MOVED" || reply.Code == "ASK" {
 			w.giveBack(false)
 			// What ASK says is followed with the requests of others.
@@ -433,6 +441,7 @@ func (w *wait) release(deadline time.Time) bool {
 
 // leave ends the wait at the server. What is not answered soon goes on in the background.
 func (w *wait) leave(ctx context.Context) {
+	w.isLeft.Store(true)
 	if !w.known || !w.mute && w.release(time.Now().Add(cancelTime)) && !w.doubt {
 		w.part()
 		w.owner.leave(w.terms.keys)

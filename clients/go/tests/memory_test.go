@@ -18,11 +18,12 @@ import (
 // A tapped server is one in memory that counts requests, and can be far, hang, be old or mute.
 type tapped struct {
 	*redislocktest.Server
-	isMute  bool        // it delivers no message
-	unknown string      // an option that it does not know
-	isSlow  atomic.Bool // it confirms no subscription
-	delay   func(command string) time.Duration
-	most    atomic.Int64 // requests in one write
+	isMute  bool                               // it delivers no message
+	unknown string                             // an option that it does not know
+	isSlow  atomic.Bool                        // it confirms no subscription
+	delay   func(command string) time.Duration // until its reply comes
+	late    func(command string) time.Duration // until the server reads it
+	most    atomic.Int64                       // requests in one write
 	channel atomic.Value
 	dialled atomic.Int64
 	open    atomic.Int64 // connections, and not subscriptions
@@ -86,6 +87,9 @@ func (c *tappedConn) Do(ctx context.Context, requests []redislock.Request) []red
 			}
 		}()
 		return slices.Repeat([]redislock.Reply{{Err: os.ErrDeadlineExceeded}}, len(requests))
+	}
+	if t.late != nil {
+		time.Sleep(t.late(requests[0][0]))
 	}
 	replies := c.Conn.Do(ctx, requests)
 	if t.delay != nil {

@@ -2,8 +2,10 @@ package tests
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"regexp"
 	"strings"
@@ -306,5 +308,50 @@ func TestANodeThatHangsDelaysNoRenewalOfOthers(t *testing.T) {
 	}
 	if kept == 0 || kept == len(holds) {
 		t.Error(kept, "locks at others")
+	}
+}
+
+// Dials that know no context: TLS of go-redis, and those of an application.
+func TestAServerThatHangsInTheHandshakeProlongsNoCancel(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	address, options := listener.Addr().String(), &tls.Config{InsecureSkipVerify: true}
+	const patient = 2 * time.Minute
+	oneRedis := redis.NewClient(&redis.Options{Addr: address, TLSConfig: options, DialTimeout: patient})
+	defer oneRedis.Close()
+	goRedis, err := lockgoredis.New(oneRedis)
+	must(fake{T: t}, err)
+	own, err := lockrueidis.New(rueidis.ClientOption{InitAddress: []string{address}, DialFn: func(
+		address string, _ *net.Dialer, _ *tls.Config,
+	) (net.Conn, error) {
+		return tls.DialWithDialer(&net.Dialer{Timeout: patient}, "tcp", address, options)
+	}})
+	must(fake{T: t}, err)
+	for name, to := range map[string]redislock.Transport{
+		"go-redis": goRedis,
+		"rueidis":  own,
+		"redigo": lockredigo.NewDial(func(_ context.Context, address string) (redigo.Conn, error) {
+			return redigo.Dial("tcp", address, redigo.DialUseTLS(true), redigo.DialTLSConfig(options),
+				redigo.DialConnectTimeout(patient), redigo.DialTLSHandshakeTimeout(patient))
+		}, address),
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := redislock.New(to, quiet)
+			ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
+			defer cancel()
+			begin := time.Now()
+			_, err := client.Lock(ctx, "k")
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > patient/4 {
+				t.Error(err, time.Since(begin))
+			}
+			begin = time.Now()
+			if err := client.Close(); err != nil || time.Since(begin) > patient/4 {
+				t.Error(err, time.Since(begin))
+			}
+		})
 	}
 }

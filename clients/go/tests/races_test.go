@@ -1,0 +1,326 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"redis-lock.example/clients/go/redislock"
+	"redis-lock.example/clients/go/redislocktest"
+)
+
+// A wait gave up a request, and asks again. The late grant is its lock then, and not to be released.
+func TestALateGrantOfAWaitThatGoesOnStays(t *testing.T) {
+	var isSlow atomic.Bool
+	server := &tapped{delay: func(command string) time.Duration {
+		if isSlow.Load() && command == "LOCK.ACQUIRE" {
+			return 2500 * time.Millisecond
+		}
+		return 0
+	}}
+	inBubble(t, server, []redislock.ClientOption{none}, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		ctx, cancel := context.WithCancel(bg)
+		defer cancel()
+		got := make(chan *redislock.Hold, 2)
+		for _, key := range []string{"other", "k"} {
+			server.Take(key)
+			go func() {
+				hold, _ := client.Lock(ctx, key)
+				got <- hold
+			}()
+		}
+		synctest.Wait()
+		tell := func(key string) { server.Publish(server.channel.Load().(string), server.WaitingOwners(key)[0]) }
+		isSlow.Store(true)
+		tell("other")
+		time.Sleep(100 * time.Millisecond)
+		// This request is sent after the other's reply, and answered when its time is over.
+		tell("k")
+		time.Sleep(time.Second)
+		server.Lose("k")
+		time.Sleep(3 * time.Second)
+		isSlow.Store(false)
+		hold := <-got
+		time.Sleep(time.Second)
+		if owners := server.Holders("k"); len(owners) != 1 || server.asked("LOCK.RELEASE") > 0 {
+			t.Error(owners, server.asked("LOCK.RELEASE"))
+		}
+		if err := errors.Join(hold.Err(), hold.Unlock(bg)); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-got
+	})
+}
+
+// isFirst is true for the first command of this name.
+func isFirst(name string) func(command string) bool {
+	var seen atomic.Bool
+	return func(command string) bool { return command == name && !seen.Swap(true) }
+}
+
+// The server reads the renewal after the release, and answers null.
+func TestARenewalThatAReleaseOvertakesIsNoLoss(t *testing.T) {
+	h, told := &heard{}, make(chan redislock.Trouble, 8)
+	server := &tapped{
+		late: func(command string) time.Duration {
+			if command == "LOCK.EXTEND" || command == "LOCK.CHECK" {
+				return 500 * time.Millisecond
+			}
+			return 0
+		},
+		delay: func(command string) time.Duration {
+			if command == "LOCK.RELEASE" {
+				return time.Second
+			}
+			return 0
+		},
+	}
+	tell := redislock.WithTrouble(func(trouble redislock.Trouble) { told <- trouble })
+	options := []redislock.ClientOption{tell, redislock.WithListener(h.listener())}
+	inBubble(t, server, options, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		for _, play := range []func(hold *redislock.Hold){
+			func(*redislock.Hold) { time.Sleep(10*time.Second + 100*time.Millisecond) },
+			func(hold *redislock.Hold) { go hold.Check(bg); synctest.Wait() },
+			func(hold *redislock.Hold) {
+				go func() {
+					if err := hold.SetNote(bg, "note"); !errors.Is(err, redislock.ErrReleased) {
+						t.Error(err)
+					}
+				}()
+				synctest.Wait()
+			},
+		} {
+			hold, err := client.Lock(bg, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := hold.Context(bg)
+			play(hold)
+			err = hold.Unlock(bg)
+			if cause := context.Cause(ctx); err != nil || !errors.Is(cause, redislock.ErrReleased) {
+				t.Error(err, cause)
+			}
+			cancel()
+		}
+		synctest.Wait()
+		if len(told) > 0 {
+			t.Error("told", <-told)
+		}
+		if names := strings.Join(h.names, " "); names != "waited held waited held waited held" {
+			t.Error(names)
+		}
+	})
+}
+
+// The server reads the renewal after what shortens the lease.
+func TestARenewalThatIsOvertakenProlongsNoLeaseThatEndsLater(t *testing.T) {
+	isRenewal := isFirst("LOCK.EXTEND")
+	server := &tapped{late: func(command string) time.Duration {
+		if isRenewal(command) {
+			return 500 * time.Millisecond
+		}
+		return 0
+	}}
+	inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		hold, err := client.Lock(bg, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		if err := hold.UnlockAfter(2 * time.Second); err != nil {
+			t.Error(err)
+		}
+		for _, one := range []struct {
+			at      time.Duration
+			holders int
+		}{{1900 * time.Millisecond, 1}, {200 * time.Millisecond, 0}} {
+			time.Sleep(one.at)
+			if owners := server.Holders("k"); len(owners) != one.holders {
+				t.Error(one.at, owners)
+			}
+		}
+	})
+}
+
+type slowLog struct{ slog.Handler }
+
+func (slowLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (slowLog) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == "redislock: lost" {
+		time.Sleep(time.Second)
+	}
+	return nil
+}
+
+// While the loss of one is told, the other is renewed, too late.
+func TestALockThatIsOverIsRenewedNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &tapped{Server: redislocktest.NewServer(), calls: map[string]int{}}
+		begin := time.Now()
+		clock := redislock.WithClock(func() time.Duration { return time.Since(begin) })
+		client := redislock.New(server, clock, redislock.WithLogger(slog.New(slowLog{slog.DiscardHandler})))
+		defer client.Close()
+		var holds []*redislock.Hold
+		for n := range 4 {
+			hold, err := client.Lock(bg, fmt.Sprint("k", n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds = append(holds, hold)
+		}
+		time.Sleep(9 * time.Second)
+		server.hang(true)
+		time.Sleep(20*time.Second + 800*time.Millisecond)
+		server.hang(false)
+		time.Sleep(2 * time.Minute)
+		for n, hold := range holds {
+			select {
+			case <-hold.Done():
+			default:
+				t.Error("not told:", n, server.Holders(hold.Key()))
+			}
+		}
+	})
+}
+
+// A place outlives CLIENT UNBLOCK, and the wait is left before it asks again.
+func TestAWaitThatIsLeftAfterUnblockLeavesNoPlace(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		told := make(chan redislock.Trouble, 8)
+		client := s.open(quiet, redislock.WithTrouble(func(trouble redislock.Trouble) { told <- trouble }))
+		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 600_000)
+		// Its connection waits for the next one.
+		first := s.wait(client)
+		s.do("LOCK.RELEASE", s.key, "another")
+		s.must(<-first)
+		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 600_000)
+		ctx, cancel := context.WithCancel(s.ctx)
+		defer cancel()
+		got := make(chan error, 1)
+		go func() {
+			_, err := client.Lock(ctx, s.key)
+			got <- err
+		}()
+		s.until("a waiter", func() bool { return s.waiters() == 1 })
+		blocked := fieldOf(s.info("waiters").([]any)[0], "client")
+		if s.do("CLIENT", "UNBLOCK", blocked, "ERROR") != int64(1) {
+			s.Fatal("not blocked:", blocked)
+		}
+		<-told
+		cancel()
+		if err := <-got; !errors.Is(err, context.Canceled) {
+			s.Error(err)
+		}
+		if waiters := s.waiters(); waiters > 0 {
+			s.Error("places:", waiters)
+		}
+		s.do("LOCK.RELEASE", s.key, "another")
+	})
+}
+
+// It would be repeated until the lease is over.
+func TestCloseEndsATakeOver(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		s.proxy.refuses.Store(true)
+		got, closed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			token := redislock.HoldToken{Key: s.key, Owner: "another", Fence: 1, Lease: time.Hour}
+			_, err := s.client.Adopt(s.ctx, token)
+			got <- err
+		}()
+		s.until("an attempt", func() bool { return s.proxy.dialled.Load() > 0 })
+		go func() { closed <- s.client.Close() }()
+		select {
+		case err := <-closed:
+			s.must(err)
+		case <-time.After(time.Minute):
+			s.Fatal("it goes on")
+		}
+		if err := <-got; !errors.Is(err, redislock.ErrClosed) {
+			s.Error(err)
+		}
+	})
+}
+
+// A far server is one in memory that can be out of reach.
+type far struct {
+	*tapped
+	isAway atomic.Bool
+}
+
+func (f *far) Dial(ctx context.Context, address string) (redislock.Conn, error) {
+	if f.isAway.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return f.tapped.Dial(ctx, address)
+}
+
+// What is repeated in the background dials when the client is closed.
+func TestCloseWaitsForNoDial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &far{tapped: &tapped{Server: redislocktest.NewServer(), calls: map[string]int{}}}
+		client := redislock.New(server, quiet)
+		hold, err := client.Lock(bg, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.isAway.Store(true)
+		server.SetDown(true)
+		soon, cancel := context.WithTimeout(bg, 100*time.Millisecond)
+		defer cancel()
+		if err := hold.Unlock(soon); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		begin := time.Now()
+		if err := client.Close(); err != nil || time.Since(begin) > time.Second {
+			t.Error(err, time.Since(begin))
+		}
+	})
+}
+
+// The server may have read what had no answer, and raised the fence.
+func TestATakeOverThatHadNoAnswerIsNoLoss(t *testing.T) {
+	server := &tapped{}
+	inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		giver, err := client.Lock(bg, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := giver.Detach(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.hang(true)
+		time.AfterFunc(3*time.Second+50*time.Millisecond, func() { server.hang(false) })
+		_, err = client.Adopt(bg, token)
+		if !errors.Is(err, redislock.ErrUnavailable) || errors.Is(err, redislock.ErrLost) {
+			t.Error(err)
+		}
+	})
+}
+
+// An error of the term is one, whatever lock it speaks of.
+func TestATermThatFailsEndsLead(t *testing.T) {
+	inBubble(t, &tapped{}, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		for _, kind := range []error{redislock.ErrHeld, redislock.ErrUnavailable, errors.New("own")} {
+			ctx, cancel := context.WithTimeout(bg, time.Minute)
+			err := client.Lead(ctx, "k", func(context.Context, *redislock.Hold) error {
+				return fmt.Errorf("the term: %w", kind)
+			})
+			if !errors.Is(err, kind) {
+				t.Error(kind, err)
+			}
+			cancel()
+		}
+	})
+}
