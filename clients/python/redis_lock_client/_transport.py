@@ -78,6 +78,11 @@ class Duty:
     ticket = 0  # of its entry in the agenda; 0 while it has none
     planner: Server | None = None  # whose agenda that is
 
+    @property
+    def owes(self) -> bool:
+        """True if the server may keep a lock or a place until it is done."""
+        return False
+
 
 class Question(Duty, abc.ABC):
     """A duty that is done by requests over the renewer's connection, together with others."""
@@ -100,6 +105,10 @@ class Errand(Request, Question):
         self.lease = 6 * server.patience
         self.error: Exception | None = None
         self.wanted = True
+
+    @property
+    def owes(self) -> bool:
+        return self.wanted
 
     def words(self) -> list[Words] | None:
         return [self.request] if self.wanted else None
@@ -277,24 +286,33 @@ class Server(abc.ABC):
 
     async def serve(self, key: tuple[int, int, int]) -> None:
         """Sees to what is due, and ends a while after the last user has left."""
-        tidied = -math.inf
         try:
-            while not self.ends(key):
-                self.bell.clear()
-                self.awake_at = math.inf
-                due, when = self.take()
-                await self.perform(due)
-                if now() >= tidied + LOOK:
-                    await self.tidy()
-                    tidied = now()
-                if due:
-                    continue
-                when = min(when, now() + LOOK)
-                self.awake_at = min(self.awake_at, when)
-                await self.ring(self.bell, when - now())
+            await self.see_to_all(key)
         finally:
             self.retire(key)
             self.close_all()
+
+    async def see_to_all(self, key: tuple[int, int, int]) -> None:
+        tidied = -math.inf
+        while not self.ends(key):
+            self.bell.clear()
+            self.awake_at = math.inf
+            due, when = self.take()
+            await self.perform(due)
+            if now() >= tidied + LOOK:
+                await self.tidy()
+                tidied = now()
+            if due:
+                continue
+            when = min(when, now() + LOOK)
+            self.awake_at = min(self.awake_at, when)
+            await self.ring(self.bell, when - now())
+
+    @property
+    def owes(self) -> bool:
+        """True if something in the agenda does."""
+        with mutex:
+            return any(duty.owes and duty.ticket == ticket for _, ticket, duty in self.agenda)
 
     def ends(self, key: tuple[int, int, int]) -> bool:
         with mutex:
@@ -329,6 +347,11 @@ class Server(abc.ABC):
             except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
                 failure = error
                 self.break_own(timed_out=isinstance(error, errors.TimeoutError))
+            except BaseException:  # nobody knows how far it came
+                self.break_own(timed_out=False)
+                for duty, _ in work:
+                    self.plan(duty)
+                raise
         if any(isinstance(reply, errors.ReadOnlyError | errors.MasterDownError) for reply in replies):
             self.break_own(timed_out=False)  # by the same name there may be another server now
         at = 0

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 import unittest
 import warnings
 from pathlib import Path
@@ -110,7 +111,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
     async def test_a_loop_that_is_blocked_beyond_the_lease_loses_the_lock(self):
         with self.assertRaises(LockLost):
             async with AsyncLock(self.client, self.key, lease=1.0):
-                __import__("time").sleep(1.2)
+                time.sleep(1.2)  # noqa: ASYNC251 - it is what is tested
 
     @mock.patch.object(_transport, "IDLE", 0.5)
     async def test_nothing_is_left_a_while_after_the_last_lock(self):
@@ -140,6 +141,50 @@ class LoopTest(unittest.TestCase):
             asyncio.run(main(), debug=True)
             __import__("gc").collect()
         self.assertEqual([key for key in _transport.servers if key[1] != 0], [])
+
+    def test_a_loop_that_ends_leaves_no_lock_and_no_place(self):
+        proxy = Proxy(PORT, delay=0.05)
+        server = redis.Redis(port=PORT)
+        for closes in (proxy, server):
+            self.addCleanup(closes.close)
+        lease = 600.0
+
+        async def released():
+            """Ends while the release of a task is on its way."""
+
+            async def work():
+                async with AsyncLock(client, key, lease, max_blocking=most):
+                    held.set()
+
+            held, client = asyncio.Event(), redis.asyncio.Redis(port=proxy.port)
+            task = asyncio.create_task(work())
+            await held.wait()
+            await asyncio.sleep(0.01)
+            self.assertFalse(task.done())
+
+        async def granted():
+            """Ends while the grant of a task is on its way."""
+            server.execute_command("LOCK.ACQUIRE", key, "another", "PX", 600_000)
+            wait = AsyncLock(redis.asyncio.Redis(port=proxy.port), key, lease, max_blocking=most)
+            task = asyncio.create_task(wait.acquire())
+
+            async def stands():
+                return as_map(server.execute_command("LOCK.INFO", key))[b"waiting"]
+
+            await wait_for(stands)
+            server.execute_command("LOCK.RELEASE", key, "another")
+            self.assertFalse(task.done())
+
+        for main in (released, granted):
+            for most in (32, 0):
+                key = f"asyncio:loop:{main.__name__}:{most}"
+                server.delete(key)
+                self.addCleanup(redis.Redis(port=PORT).delete, key)
+                asyncio.run(main())
+                give_up = time.monotonic() + 60
+                while server.execute_command("LOCK.INFO", key) is not None:
+                    self.assertLess(time.monotonic(), give_up, key)
+                    time.sleep(0.01)
 
 
 if __name__ == "__main__":
