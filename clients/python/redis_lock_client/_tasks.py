@@ -220,8 +220,8 @@ class TaskServer(Server):
         with contextlib.suppress(Exception):
             connection._close()
 
-    async def exchange(self, connection: Any, requests: list[Words], replies: list[Any], limit: float) -> None:
-        task = self.task(self.write_and_read(connection, requests, replies))
+    async def exchange(self, connection: Any, data: bytes, count: int, replies: list[Any], limit: float) -> None:
+        task = self.task(self.write_and_read(connection, data, count, replies))
         try:
             await asyncio.wait({task}, timeout=limit)
             if not task.done():
@@ -230,10 +230,10 @@ class TaskServer(Server):
         finally:
             task.cancel()
 
-    async def write_and_read(self, connection: Any, requests: list[Words], replies: list[Any]) -> None:
+    async def write_and_read(self, connection: Any, data: bytes, count: int, replies: list[Any]) -> None:
         try:
-            await connection.send_packed_command([b"".join(connection.pack_commands(requests))])
-            for _ in requests:
+            await connection.send_packed_command([data])
+            for _ in range(count):
                 try:
                     replies.append(await connection.read_response(disconnect_on_error=False))
                 except errors.ResponseError as error:
