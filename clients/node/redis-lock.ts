@@ -185,18 +185,20 @@ export class Locks {
 
   /**
    * Takes over a lock that another process has detached. Its fence rises, so that what the other process still sends is
-   * refused.
+   * refused. It is asked for until the lease is over, or `wait` before that. `signal` ends that, and gives the lock back.
    * @param token What {@link Lock.detach} has returned.
    * @throws {LockLost} Its lease was over, or it was taken over already.
-   * @throws {LockUnreachable} No answer, when the wait is over: nobody knows whether it was taken over.
+   * @throws {LockUnreachable} No answer in that time: nobody knows whether it was taken over.
    */
   async adopt(token: HoldToken, options: LockOptions = {}): Promise<Lock> {
     const { key, owner: name, fence, lease, shared } = token;
     if (typeof name !== 'string' || !Number.isSafeInteger(fence)) throw new LockMisuse('token must be that of a lock');
-    const terms = new Terms(key, { ...this.#defaults, lease, shared, ...checked(options) }, this.keyPrefix);
+    const all = { ...this.#defaults, lease, shared, ...checked(options) };
+    const terms = new Terms(key, all, this.keyPrefix);
+    all.signal?.throwIfAborted();
     const owner = new Owner(name);
     owner.enter(terms.keys);
-    return lockOf(await adopt(this.#engine, terms, owner, fence));
+    return lockOf(await adopt(this.#engine, terms, { owner, fence, lease }, all.signal));
   }
 
   /** The same, but tries only once, unless `wait` is given here, and returns null when others hold the lock. */

@@ -253,7 +253,7 @@ export class Hold {
     if (isPassing(second))
       void this.holder.leaveWith(
         keys,
-        this.#releaseLater(() => send(ANSWER_MS, true)),
+        repeated(this.#engine.wire, this.terms.lease + QUEUE_MS, () => send(ANSWER_MS, true)),
       );
     else this.holder.leave(keys, false);
     const text = `${this.terms} could not be given back, and ends with its lease: ${second.message}`;
@@ -283,20 +283,21 @@ export class Hold {
     if (!(this.loss || (await this.extend({ note: ['NOTE', note] })) || this.isOver)) this.lose('the server says so');
     if (this.#reason) throw this.#reason;
   }
+}
 
-  async #releaseLater(send: () => Promise<unknown>): Promise<boolean> {
-    const { wire } = this.#engine;
-    const end = this.#time.now() + this.terms.lease + QUEUE_MS;
-    wire.hold();
-    try {
-      while (this.#time.now() < end) {
-        await nap(this.#time, jittered(PAUSE_MAX_MS));
-        if (await isAnswered(send())) return true;
-      }
-      return false;
-    } finally {
-      wire.drop();
+/** Sends it again and again in the background, until it is answered. False if the time is over first. */
+export async function repeated(wire: Wire, limit: number, send: () => Promise<unknown>): Promise<boolean> {
+  const { time } = wire;
+  const end = time.now() + limit;
+  wire.hold();
+  try {
+    while (time.now() < end) {
+      await nap(time, jittered(PAUSE_MAX_MS));
+      if (await isAnswered(send())) return true;
     }
+    return false;
+  } finally {
+    wire.drop();
   }
 }
 

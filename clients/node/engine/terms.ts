@@ -162,6 +162,14 @@ export class Terms {
     return words;
   }
 
+  /** The request that takes over what another process had under this fence, by a higher one. */
+  adopt(owner: string, fence: number): string[] {
+    const { note } = this.#options;
+    const words = ['LOCK.EXTEND', this.wired[0] ?? '', owner, 'PX', String(this.lease)];
+    words.push('FENCE', String(fence), 'MINFENCE', String(fence + 1));
+    return note == null ? words : [...words, 'NOTE', note];
+  }
+
   /** Leaves the queue, and gives back what was granted meanwhile. */
   leave(owner: string): string[] {
     const [key = ''] = this.wired;

@@ -11,6 +11,7 @@ import {
   LockMisuse,
   Locks,
   LockTimeout,
+  LockUnreachable,
   testing,
   until,
 } from './stage.mjs';
@@ -127,6 +128,45 @@ describe('a lock that is held', () => {
     server.start();
     await server.advance(5_000);
     await (await adopting).release();
+  });
+
+  it('is adopted with a note, and not for longer than its lease', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const token = await (await locks.acquire('k')).detach();
+    await (await locks.adopt(token, { note: 'handed over' })).detach();
+    assert.match(JSON.stringify(await server.send('LOCK.INFO', 'k')), /"note","handed over"/);
+    server.stop();
+    let error;
+    locks.adopt(token).catch((thrown) => {
+      error = thrown;
+    });
+    for (let step = 0; step < 40; step += 1) await server.advance(1_000);
+    assert.ok(error instanceof LockUnreachable, String(error));
+  });
+
+  it('is given back by whoever is told not to adopt it any more', async () => {
+    const server = new FakeServer();
+    const locks = new Locks(server);
+    const why = new Error('enough');
+    const token = await (await locks.acquire('k')).detach();
+    await assert.rejects(locks.adopt(token, { signal: AbortSignal.abort(why) }), why);
+    assert.ok(await server.send('LOCK.INFO', 'k'));
+    // While its request is on the way, and while it waits to ask again.
+    for (const stops of [false, true]) {
+      const given = await (await locks.acquire('k2')).detach();
+      const control = new AbortController();
+      if (stops) server.stop();
+      const adopting = locks.adopt(given, { signal: control.signal });
+      if (stops) await server.advance(0);
+      control.abort(why);
+      await assert.rejects(adopting, why);
+      if (stops) server.start();
+      await until('the release', async () => {
+        await server.advance(100);
+        return server.holders('k2').length === 0;
+      });
+    }
   });
 
   it('says by its note how far the work is', async () => {

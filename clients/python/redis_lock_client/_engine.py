@@ -168,6 +168,7 @@ class Hold(Question):
         self.turn = Turn(owner.name)
         self.line: Line | None = None  # where its turn is
         self.kept = QUEUE  # how long the server keeps its place without a request for it
+        self.queue = math.inf  # the QUEUE of the last request
         self.told: set[str] = set()
         self.since = math.inf  # when it was granted; later than that once its end is counted
         self.asked = self.slot = self.crowded = self.hangs = False
@@ -261,7 +262,7 @@ class Hold(Question):
             if how is Way.ONCE:
                 return self.spec.acquire(self.owner.name)
             queue = server.line.queue(notifies=channel is not None)
-            self.kept = max(self.kept, queue)
+            self.kept, self.queue = max(self.kept, queue), queue
             if how is Way.QUEUE:
                 return self.spec.acquire(self.owner.name, queue=queue, notify=channel)
             block = max(TICK, min(BLOCK, server.patience, until - now()))
@@ -369,7 +370,7 @@ class Hold(Question):
             return False
         notified = isinstance(self.request, Told) and self.request.notified
         with mutex:
-            again_at_once, hurried = server.line.heed(error, now(), notified=notified)
+            again_at_once, hurried = server.line.heed(error, now(), notified=notified, queue=self.queue)
             server.hasten(hurried)
         return again_at_once
 

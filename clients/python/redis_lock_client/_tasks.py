@@ -10,7 +10,7 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from redis_lock_client._common import ANSWER, LOOK, now
+from redis_lock_client._common import ANSWER, LOOK, READ_ON, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 
 
@@ -148,6 +148,21 @@ class TaskServer(Server):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
+    async def see_to_all(self, key: tuple[int, int, int]) -> None:
+        try:
+            await super().see_to_all(key)
+        except asyncio.CancelledError:
+            # `asyncio.run` cancels all tasks at its end, this one too: what they leave goes out before, for a moment.
+            until = now() + READ_ON
+            await asyncio.sleep(0)  # till all have been told
+            while self.owes and now() < until:
+                self.bell.clear()
+                due, when = self.take()
+                await self.perform(due)
+                if not due:
+                    await ring(self.bell, min(when, until) - now())
+            raise
+
     def soon(self, call: Callable[[], Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(call)
@@ -205,8 +220,8 @@ class TaskServer(Server):
         with contextlib.suppress(Exception):
             connection._close()
 
-    async def exchange(self, connection: Any, requests: list[Words], replies: list[Any], limit: float) -> None:
-        task = self.task(self.write_and_read(connection, requests, replies))
+    async def exchange(self, connection: Any, data: bytes, count: int, replies: list[Any], limit: float) -> None:
+        task = self.task(self.write_and_read(connection, data, count, replies))
         try:
             await asyncio.wait({task}, timeout=limit)
             if not task.done():
@@ -215,10 +230,10 @@ class TaskServer(Server):
         finally:
             task.cancel()
 
-    async def write_and_read(self, connection: Any, requests: list[Words], replies: list[Any]) -> None:
+    async def write_and_read(self, connection: Any, data: bytes, count: int, replies: list[Any]) -> None:
         try:
-            await connection.send_packed_command([b"".join(connection.pack_commands(requests))])
-            for _ in requests:
+            await connection.send_packed_command([data])
+            for _ in range(count):
                 try:
                     replies.append(await connection.read_response(disconnect_on_error=False))
                 except errors.ResponseError as error:
@@ -275,14 +290,18 @@ class TaskServer(Server):
 
     @staticmethod
     async def shielded(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        task = asyncio.get_running_loop().create_task(attempt())
         cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is None:
+        for _ in range(2):
+            task = asyncio.get_running_loop().create_task(attempt())
+            while not task.done():
+                try:
+                    await asyncio.wait({task})
+                except asyncio.CancelledError as error:
+                    cancelled = error
+            if not task.cancelled():
+                break
+            # `asyncio.run` cancels all tasks at its end, this one too: once more, since nothing tells how far it came.
+        if cancelled is None or task.cancelled():
             return task.result()
         task.exception()
         raise cancelled

@@ -167,11 +167,11 @@ class ThreadServer(Server):
         with contextlib.suppress(Exception):
             connection.disconnect()
 
-    async def exchange(self, connection: Any, requests: list[Words], replies: list[Any], limit: float) -> None:
+    async def exchange(self, connection: Any, data: bytes, count: int, replies: list[Any], limit: float) -> None:
         bound(connection, limit)
         try:
-            connection.send_packed_command([b"".join(connection.pack_commands(requests))])
-            for _ in requests:
+            connection.send_packed_command([data])
+            for _ in range(count):
                 try:
                     replies.append(connection.read_response(disconnect_on_error=False))
                 except errors.ResponseError as error:

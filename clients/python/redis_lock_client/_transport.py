@@ -78,6 +78,11 @@ class Duty:
     ticket = 0  # of its entry in the agenda; 0 while it has none
     planner: Server | None = None  # whose agenda that is
 
+    @property
+    def owes(self) -> bool:
+        """True if the server may keep a lock or a place until it is done."""
+        return False
+
 
 class Question(Duty, abc.ABC):
     """A duty that is done by requests over the renewer's connection, together with others."""
@@ -100,6 +105,10 @@ class Errand(Request, Question):
         self.lease = 6 * server.patience
         self.error: Exception | None = None
         self.wanted = True
+
+    @property
+    def owes(self) -> bool:
+        return self.wanted
 
     def words(self) -> list[Words] | None:
         return [self.request] if self.wanted else None
@@ -277,24 +286,33 @@ class Server(abc.ABC):
 
     async def serve(self, key: tuple[int, int, int]) -> None:
         """Sees to what is due, and ends a while after the last user has left."""
-        tidied = -math.inf
         try:
-            while not self.ends(key):
-                self.bell.clear()
-                self.awake_at = math.inf
-                due, when = self.take()
-                await self.perform(due)
-                if now() >= tidied + LOOK:
-                    await self.tidy()
-                    tidied = now()
-                if due:
-                    continue
-                when = min(when, now() + LOOK)
-                self.awake_at = min(self.awake_at, when)
-                await self.ring(self.bell, when - now())
+            await self.see_to_all(key)
         finally:
             self.retire(key)
             self.close_all()
+
+    async def see_to_all(self, key: tuple[int, int, int]) -> None:
+        tidied = -math.inf
+        while not self.ends(key):
+            self.bell.clear()
+            self.awake_at = math.inf
+            due, when = self.take()
+            await self.perform(due)
+            if now() >= tidied + LOOK:
+                await self.tidy()
+                tidied = now()
+            if due:
+                continue
+            when = min(when, now() + LOOK)
+            self.awake_at = min(self.awake_at, when)
+            await self.ring(self.bell, when - now())
+
+    @property
+    def owes(self) -> bool:
+        """True if something in the agenda does."""
+        with mutex:
+            return any(duty.owes and duty.ticket == ticket for _, ticket, duty in self.agenda)
 
     def ends(self, key: tuple[int, int, int]) -> bool:
         with mutex:
@@ -315,28 +333,38 @@ class Server(abc.ABC):
         work = [(duty, words) for duty in questions if (words := duty.words()) is not None]
         if not work:
             return
-        requests = [one for _, words in work for one in words]
+        packed: dict[Duty, bytes | Exception] = {}
         # A server that hangs must not hold up a lock with a shorter lease than these.
         limit = min(min((duty.lease for duty, _ in work), default=math.inf), min(self.leases, default=math.inf)) / 6
         replies: list[Any] = []
         failure: Exception | None = None
         sent = now()
-        if requests:
+        if any(words for _, words in work):
             try:
                 await self.connect_own(limit)
                 sent = now()
-                await self.exchange(self.own, requests, replies, limit)
+                packed = {duty: pack(self.own, words) for duty, words in work}
+                good = [(data, words) for duty, words in work if isinstance(data := packed[duty], bytes)]
+                data = b"".join(data for data, _ in good)
+                await self.exchange(self.own, data, sum(len(words) for _, words in good), replies, limit)
             except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
                 failure = error
                 self.break_own(timed_out=isinstance(error, errors.TimeoutError))
+            except BaseException:  # nobody knows how far it came
+                self.break_own(timed_out=False)
+                for duty, _ in work:
+                    self.plan(duty)
+                raise
         if any(isinstance(reply, errors.ReadOnlyError | errors.MasterDownError) for reply in replies):
             self.break_own(timed_out=False)  # by the same name there may be another server now
         at = 0
         for duty, words in work:
-            said = replies[at : at + len(words)]
-            at += len(words)
+            unsent = packed.get(duty)
+            said = [] if isinstance(unsent, Exception) else replies[at : at + len(words)]
+            at += len(said)
+            lacks = unsent if isinstance(unsent, Exception) else failure or errors.ConnectionError()
             try:
-                await duty.heed(said if len(said) == len(words) else failure or errors.ConnectionError(), sent)
+                await duty.heed(said if len(said) == len(words) else lacks, sent)
             except Exception:  # noqa: BLE001 - the others must not suffer from it
                 logger.exception("the renewer has failed")
                 duty.due = now() + LOOK
@@ -636,8 +664,8 @@ class Server(abc.ABC):
     def close(self, connection: Any) -> None: ...
 
     @abc.abstractmethod
-    async def exchange(self, connection: Any, requests: list[Words], replies: list[Any], limit: float) -> None:
-        """Sends the requests in one write, and appends their replies and the server's errors as they come."""
+    async def exchange(self, connection: Any, data: bytes, count: int, replies: list[Any], limit: float) -> None:
+        """Sends so many requests in one write, and appends their replies and the server's errors as they come."""
 
     @abc.abstractmethod
     def request(self) -> Request:
@@ -676,6 +704,14 @@ class Server(abc.ABC):
 
         Asks the cluster anew where its keys are, unless that was done `since`.
         """
+
+
+def pack(connection: Any, words: list[Words]) -> bytes | Exception:
+    """The requests as they are sent, or why they cannot be: a key that has no such encoding. Others must not suffer."""
+    try:
+        return b"".join(connection.pack_commands(words))
+    except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+        return error
 
 
 servers: dict[tuple[int, int, int], Server] = {}

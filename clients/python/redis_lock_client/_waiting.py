@@ -189,14 +189,15 @@ class Line:
         why, self.why = self.why, None
         return why
 
-    def heed(self, error: ResponseError, moment: float, *, notified: bool) -> tuple[bool, list[Turn]]:
-        """Whether a request is asked again at once, with other options, and which others ask now, too."""
+    def heed(
+        self, error: ResponseError, moment: float, *, notified: bool, queue: float = math.inf
+    ) -> tuple[bool, list[Turn]]:
+        """Whether a request with this QUEUE is asked again at once, in another way, and which others ask now, too."""
         text = f"{error} {error.__cause__ or ''}"
         if limit := re.search(r"QUEUE must be a whole number from 1 to (\d+)", text):
             seconds = int(limit[1]) / 1000
-            lower = seconds < self.most_queue
             self.most_queue = min(self.most_queue, seconds)
-            return lower, []
+            return seconds < queue, []  # others may have been refused before it, and it was on its way
         if not notified or not ("NOTIFY" in text or ("LIMIT" in text and "channels of places" in text)):
             return False, []
         if "NOTIFYSLOT" in text and self.slots_refused == 0:

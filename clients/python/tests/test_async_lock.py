@@ -5,7 +5,7 @@ import unittest
 import warnings
 
 import redis.asyncio
-from stage import PORT, OnServer, until
+from stage import PORT, OnServer, Proxy, as_map, until, wait_for
 
 from redis_lock_client import AsyncLock, LockLost, LockNotAcquired, _transport
 
@@ -97,6 +97,44 @@ class LoopTest(unittest.TestCase):
             asyncio.run(main(), debug=True)
             __import__("gc").collect()
         self.assertEqual([key for key in _transport.servers if key[1] != 0], [])
+
+    def test_a_loop_that_ends_leaves_no_lock_and_no_place(self):
+        proxy = Proxy(PORT, delay=0.05)
+        server = redis.Redis(port=PORT)
+        for closes in (proxy, server):
+            self.addCleanup(closes.close)
+        lease = 600.0
+
+        async def released():
+            """Ends while the release of a task is on its way."""
+
+            async def work():
+                async with AsyncLock(client, key, lease, max_blocking=most):
+                    held.set()
+
+            held, client = asyncio.Event(), redis.asyncio.Redis(port=proxy.port)
+            task = asyncio.create_task(work())
+            await held.wait()
+            await asyncio.sleep(0.01)
+            self.assertFalse(task.done())
+
+        async def granted():
+            """Ends while the grant of a task is on its way."""
+            server.execute_command("LOCK.ACQUIRE", key, "another", "PX", 600_000)
+            wait = AsyncLock(redis.asyncio.Redis(port=proxy.port), key, lease, max_blocking=most)
+            task = asyncio.create_task(wait.acquire())
+
+            await until(lambda: as_map(server.execute_command("LOCK.INFO", key))[b"waiting"])
+            server.execute_command("LOCK.RELEASE", key, "another")
+            self.assertFalse(task.done())
+
+        for main in (released, granted):
+            for most in (32, 0):
+                key = f"asyncio:loop:{main.__name__}:{most}"
+                server.delete(key)
+                self.addCleanup(redis.Redis(port=PORT).delete, key)
+                asyncio.run(main())
+                wait_for(lambda key=key: server.execute_command("LOCK.INFO", key) is None)
 
 
 if __name__ == "__main__":

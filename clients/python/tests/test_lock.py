@@ -31,6 +31,20 @@ class LockTest(OnServer):
                     self.fail("two hold it")
         self.assertIsNone(self.info())
 
+    def test_a_key_that_cannot_be_sent_is_an_error_at_once_and_breaks_no_connection(self):
+        client = redis.Redis(port=PORT, encoding="latin-1")
+        self.addCleanup(client.close)
+        # With its own connection, and over that of the renewals.
+        for most in (32, 0):
+            with Lock(client, self.key, max_blocking=most) as held:
+                (server,) = (one for one in _transport.servers.values() if one.source is client.connection_pool)
+                wait_for(lambda: server.own is not None)  # noqa: B023 - called here
+                own = server.own
+                with self.assertRaises(UnicodeEncodeError):
+                    Lock(client, f"{self.key}:\u4e2d", wait=60, max_blocking=most).acquire()
+                self.assertIs(server.own, own)
+                self.assertTrue(held.check())
+
     def test_errors_are_those_of_redis_py_too(self):
         self.assertTrue(issubclass(LockLost, redis.exceptions.LockNotOwnedError))
         self.assertTrue(issubclass(LockNotAcquired, redis.exceptions.LockError))

@@ -229,9 +229,12 @@ class RefusalTest(unittest.TestCase):
 
     def test_a_server_that_keeps_places_for_less_is_asked_sooner(self):
         lower = errors.ResponseError("QUEUE must be a whole number from 1 to 6000")
-        self.assertEqual(self.line.heed(lower, 101.0, notified=True), (True, []))
+        asked = self.line.queue(notifies=True)
+        # Two requests were on their way.
+        for _ in range(2):
+            self.assertEqual(self.line.heed(lower, 101.0, notified=True, queue=asked), (True, []))
         self.assertEqual((self.line.queue(notifies=True), self.line.interval(notifies=True)), (6.0, 2.0))
-        self.assertEqual(self.line.heed(lower, 101.0, notified=True), (False, []))
+        self.assertEqual(self.line.heed(lower, 101.0, notified=True, queue=6.0), (False, []))
 
 
 class ChannelTest(unittest.TestCase):
