@@ -489,7 +489,7 @@ class Hold(Question):
                 self.keep(sent)
                 self.replan()
             else:
-                self.lose("something or somebody else has its key now")
+                self.lose("the server says that it is not held")
 
     async def fail(self, error: Exception, sent: float) -> None:
         """A renewal or a release has failed. There is time until the lease ends."""
@@ -522,7 +522,7 @@ class Hold(Question):
             elif self.confirms(await self.ask(self.extension(), self.spec.lease / 6)):
                 self.keep(sent)
             else:
-                self.lose("something or somebody else has its key now")
+                self.lose("the server says that it is not held")
         except Exception as failure:  # noqa: BLE001 - whatever it was: it is repeated
             self.failure = failure
 

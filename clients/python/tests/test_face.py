@@ -175,6 +175,15 @@ class FaceTest(OnServer):
             lock.release()
         self.assertEqual(self.kinds(), ["renewal", "lost"])
 
+    def test_a_broken_lock_names_no_other_holder(self):
+        """A break leaves the key free: a text that speaks of another holder misleads."""
+        lock = Lock(self.client, self.key, lease=1.0, on_trouble=self.told.append)
+        lock.acquire()
+        self.client.execute_command("LOCK.BREAK", self.key)
+        wait_for(lambda: "lost" in self.kinds())
+        self.assertIn("the server says that it is not held", self.told[-1].text)
+        self.assertRaises(LockLost, lock.release)
+
     def test_a_loss_of_a_quorum_is_told(self):
         clients = [redis.Redis(port=port) for port in PORTS[:3]]
         lock = QuorumLock(clients, self.key, lease=1.0, on_trouble=self.told.append)
