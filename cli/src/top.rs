@@ -53,6 +53,8 @@ pub(crate) fn show(top: Top) -> u8 {
 }
 
 fn run(top: Top, signals: Signals) -> io::Result<u8> {
+    // From here on another size of the window is an event, also one before the first key is waited for.
+    event::poll(Duration::ZERO)?;
     let mut screen = Screen::open()?;
     let mut state = State::new(top.interval, may_colour() && !top.no_color);
     let (sender, events) = channel();

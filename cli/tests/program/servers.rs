@@ -126,7 +126,7 @@ fn tls_is_spoken_and_the_certificate_is_checked() {
         command.env("SSL_CERT_FILE", authority).env("REDIS_LOCK_URL", &url);
         Run::of(command).end()
     };
-    let outcome = with(&certificates.authority(), &["run", "-n", "k", "echo", "ran"]);
+    let outcome = with(&certificates.authority(), &["run", "-w", "1m", "k", "echo", "ran"]);
     assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
     // Another authority.
     let outcome = with("/etc/ssl/certs/ca-certificates.crt", &["run", "-n", "k", "echo", "ran"]);
