@@ -177,7 +177,7 @@ fn a_command_that_could_not_be_run_does_not_keep_the_lock() {
 fn a_renewal_that_fails_is_told_once_and_the_loss_names_its_cause() {
     let server = Server::new();
     let folder = Folder::new();
-    let mut running = folder.told(program(server.port(), &["run", "-t", "6s", "-k", "1s", "k", "sleep", "1000"]));
+    let mut running = folder.told(program(server.port(), &["run", "-t", "12s", "-k", "1s", "k", "sleep", "1000"]));
     wait_held(&server, "k");
     let mut conn = server.connect();
     let warnings = || folder.read("err").matches("redis-lock: k: not renewed: NOPERM").count();
