@@ -64,7 +64,7 @@ fn a_keeper_that_slept_through_its_hold_stands_in_the_queue_again() {
 fn while_the_parent_is_stopped_the_lock_is_renewed_and_the_command_goes_on() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = folder.beating(server.port(), &["-t", "9s"], &folder.stubborn());
+    let run = folder.beating(server.port(), &["-t", "9s", "-k", "1s"], &folder.stubborn());
     let mut conn = server.connect();
     run.signal(Signal::STOP);
     let fence = conn.lock_info("k").unwrap().fence;
