@@ -1,5 +1,6 @@
 //! A server, or several that act as one, and how to reach them. Makes locks.
 
+use crate::acquisition::{Acquisition, Granted};
 use crate::backend::{Attempt, Backend, Patience};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -15,7 +16,6 @@ use crate::servers::Servers;
 use crate::slot::slot_of;
 use crate::sync::{Caller, here};
 use crate::transport::Transport;
-use crate::wait::{Acquisition, Granted};
 use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, Value};
 use std::fmt;
 use std::sync::Arc;

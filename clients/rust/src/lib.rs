@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod acquisition;
 mod backend;
 mod backoff;
 mod cancel;

@@ -2,6 +2,7 @@
 //! answers, and then asks the others. Whatever happens, an owner that did not get it is in no queue afterwards, and
 //! holds nothing at any node, as far as that can be reached.
 
+use crate::acquisition::{Acquisition, Granted};
 use crate::backend::Patience;
 use crate::backoff::Backoff;
 use crate::cancel::{Cancel, Notified};
@@ -14,7 +15,6 @@ use crate::quorum::members::Members;
 use crate::quorum::tally::{Round, Verdict};
 use crate::request::Terms;
 use crate::sync::{Caller, here};
-use crate::wait::{Acquisition, Granted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
