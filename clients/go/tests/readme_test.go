@@ -8,6 +8,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	redigo "github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 )
 
 // Each block of Go in the README is a program, and runs.
@@ -38,6 +42,72 @@ func TestTheProgramsOfTheReadmeRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The ways of the README to ask who holds a lock, each with the client of its library.
+func TestEachLibraryTellsWhoHoldsALockAsTheReadmeSays(t *testing.T) {
+	page, err := os.ReadFile("../README.md")
+	must(fake{T: t}, err)
+	client := redis.NewClient(&redis.Options{Addr: address(t)})
+	defer client.Close()
+	other, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{address(t)}})
+	must(fake{T: t}, err)
+	defer other.Close()
+	connection, err := redigo.Dial("tcp", address(t))
+	must(fake{T: t}, err)
+	defer connection.Close()
+	key := t.Name()
+	must(fake{T: t}, client.Do(bg, "LOCK.ACQUIRE", key, "another", "PX", 600_000).Err())
+	defer client.Del(bg, key)
+	for _, one := range []struct {
+		page     string
+		holders  func(key string) (int, error)
+		isNobody func(err error) bool
+	}{
+		{`client.Do(ctx, "LOCK.INFO", "report").Result()`, func(key string) (int, error) {
+			reply, err := client.Do(bg, "LOCK.INFO", key).Result()
+			if err != nil {
+				return 0, err
+			}
+			holders := reply.(map[any]any)["holders"].([]any)
+			return len(holders), checked(holders[0].(map[any]any)["owner"])
+		}, func(err error) bool { return err == redis.Nil }},
+		{`client.Do(ctx, client.B().Arbitrary("LOCK.INFO").Keys("report").Build()).AsMap()`, func(key string) (int, error) {
+			reply, err := other.Do(bg, other.B().Arbitrary("LOCK.INFO").Keys(key).Build()).AsMap()
+			if err != nil {
+				return 0, err
+			}
+			of := reply["holders"]
+			holders, err := of.ToArray()
+			return len(holders), err
+		}, rueidis.IsRedisNil},
+		{`redis.Values(connection.Do("LOCK.INFO", "report"))`, func(key string) (int, error) {
+			reply, err := redigo.Values(connection.Do("LOCK.INFO", key))
+			for at := 0; at+1 < len(reply); at += 2 {
+				if name, _ := redigo.String(reply[at], nil); name == "holders" {
+					return len(reply[at+1].([]any)), err
+				}
+			}
+			return 0, err
+		}, func(err error) bool { return err == redigo.ErrNil }},
+	} {
+		if !strings.Contains(string(page), one.page) {
+			t.Error("not on the page:", one.page)
+		}
+		if holders, err := one.holders(key); holders != 1 || err != nil {
+			t.Error(one.page, holders, err)
+		}
+		if _, err := one.holders(key + ":nobody"); !one.isNobody(err) {
+			t.Error(one.page, err)
+		}
+	}
+}
+
+func checked(owner any) error {
+	if owner != "another" {
+		return fmt.Errorf("%v holds it", owner)
+	}
+	return nil
 }
 
 // guide are the pages that begin with a few lines in each language.
