@@ -74,11 +74,8 @@ fn a_command_that_is_not_there_is_told_with_what_may_be_wrong() {
 /// Runs it until it ends; again, if the server had no time to answer.
 fn run_in_time(port: u16, words: &[&str]) -> Outcome {
     let lates = ["1s", "2s"].map(|limit| format!("no answer from 127.0.0.1:{port} within {limit}\n"));
-    let outcomes = (0..20).map(|_| run(port, words));
-    outcomes
-        .into_iter()
-        .find(|outcome| !lates.iter().any(|late| outcome.err.ends_with(late)))
-        .expect("an answer in time")
+    let is_late = |outcome: &Outcome| lates.iter().any(|late| outcome.err.ends_with(late));
+    (0..20).map(|_| run(port, words)).find(|outcome| !is_late(outcome)).expect("an answer in time")
 }
 
 #[test]
