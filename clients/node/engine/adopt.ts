@@ -51,11 +51,12 @@ async function raise(
 ): Promise<Hold> {
   const { time } = engine.wire;
   const end = time.now() + Math.min(terms.wait, lease);
+  const words = terms.adopt(owner.name, fence);
   let unanswered: unknown;
   for (let pause = PAUSE_MIN_MS; ; pause = Math.min(2 * pause, PAUSE_MAX_MS)) {
     const sent = time.clock();
     try {
-      const raised = await line.request(terms.adopt(owner.name, fence), ANSWER_MS).catch(noneOfWrongType);
+      const raised = await line.request(words, ANSWER_MS).catch(noneOfWrongType);
       if (raised !== null) {
         const hold = new Hold(engine, line, { owner, terms, fences: [numberOf(raised)], sent });
         engine.renewer.add(hold);
