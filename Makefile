@@ -90,8 +90,8 @@ java: ## the tests of the helper for Java on the newest JDK here, with two ways 
 
 test-newest: ## make test-clients on the newest Redis of make servers
 	@tools/servers.sh
-	@REDIS_LOCK_SERVER=$$(ls -d $(CURDIR)/target/servers/redis-*/redis-server | sort -V | tail -n 1) \
-	  $(MAKE) --no-print-directory test-clients
+	@found=$$(tools/find-server.sh --unpacked) && \
+	  REDIS_LOCK_SERVER=$$(echo "$$found" | head -n 1) $(MAKE) --no-print-directory test-clients
 
 servers: ## unpack the Redis and Valkey servers of several Debian suites under target/servers; needs no root
 	@tools/servers.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Finds a server that can load the module, and prints two paths: of the server, and of the client beside it.
 #
-#   tools/find-server.sh         redis-server in PATH, else the newest server under target/servers
-#   tools/find-server.sh --path  redis-server in PATH
+#   tools/find-server.sh             redis-server in PATH, else the newest server under target/servers
+#   tools/find-server.sh --path      redis-server in PATH
+#   tools/find-server.sh --unpacked  the newest server under target/servers
 #
 # Fails with the reason if there is none. Changes nothing.
 set -euo pipefail
@@ -39,6 +40,11 @@ unpacked() {
   return 1
 }
 
+if [ "${1:-}" = --unpacked ]; then
+  unpacked && exit
+  echo "there is no server in target/servers" >&2
+  exit 1
+fi
 why=$(in_path 2>&1) && echo "$why" && exit
 if [ "${1:-}" != --path ]; then
   unpacked && exit
