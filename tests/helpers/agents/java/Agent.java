@@ -13,7 +13,6 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.json.JSONArray;
 import org.json.JSONObject;
@@ -40,8 +39,8 @@ import redislock.test.FakeServer;
  * never cleans up: at the end of stdin the process ends as one that dies.
  */
 public final class Agent {
-    /** What was acquired last, and how often its loss was signalled. */
-    private record Taken(Hold hold, List<Long> fences, AtomicInteger signals) {}
+    /** What was acquired last. */
+    private record Taken(Hold hold, List<Long> fences) {}
 
     private final String url;
     private final RedisLocks locks;
@@ -156,8 +155,7 @@ public final class Agent {
             hold = of(id, future);
         }
         if (hold.isEmpty()) return new JSONObject().put("fences", JSONObject.NULL);
-        Taken now = new Taken(hold.get(), fences(options, hold.get()), new AtomicInteger());
-        now.hold.lost().thenRun(now.signals::incrementAndGet);
+        Taken now = new Taken(hold.get(), fences(options, hold.get()));
         taken.put(name, now);
         return new JSONObject().put("fences", new JSONArray(now.fences));
     }
@@ -213,10 +211,8 @@ public final class Agent {
                 done.put("lost", !hold.isValid() && !lost.isCancelled());
             }
             case "await-lost" -> {
-                Taken now = taken.get(name);
-                now.hold.lost().get();
-                while (now.signals.get() == 0) Thread.sleep(1);
-                done.put("signals", now.signals.get());
+                // A future is completed once and for all, so that it cannot be a second time.
+                done.put("signals", taken.get(name).hold.lost().get() == null ? 0 : 1);
             }
             case "owner" -> done.put("owner", taken.get(name).hold.owner());
             case "troubles" -> done.put("troubles", new JSONArray(told));
