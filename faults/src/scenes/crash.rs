@@ -105,8 +105,8 @@ fn with_file(fsync: &str) -> Setup {
     Setup::default().option("appendonly", "yes").option("appendfsync", fsync)
 }
 
-/// Some hold for long, so that most kills find holds with leases that outlive the restart; some write all the time.
-fn clients(saving: &str) -> [(u64, Habits); 2] {
+/// Some write all the time, and some hold for a while. Where the server saves, some hold from one kill to the next.
+fn clients(saving: &str) -> Vec<(u64, Habits)> {
     let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
     let slow = Habits {
         keys: keys("slow", 6),
@@ -117,7 +117,13 @@ fn clients(saving: &str) -> [(u64, Habits); 2] {
         ..Habits::brief(0)
     };
     let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=5, ..slow.clone() };
-    [(10, slow), (6, quick)]
+    // A kill comes every 2 to 6 seconds, and the file may be seconds old.
+    let long = Habits { keys: keys("long", 6), lease_ms: 10_000..=12_000, hold_ms: 4_000..=8_000, ..slow.clone() };
+    let mut clients = vec![(10, slow), (6, quick)];
+    if saves(saving) {
+        clients.push((6, long));
+    }
+    clients
 }
 
 /// When the server was killed, and when it had come up again.
