@@ -49,6 +49,10 @@ fn free(node: &Node, key: &[u8]) -> Json {
     with_place(all.map(|(name, value)| (name.to_owned(), value)).collect(), node, key)
 }
 
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
     let (mut found, mut locks) = (0_u64, Vec::new());
     // Not all who may scan may know how many keys there are.
@@ -108,8 +112,8 @@ fn list(nodes: &[Node], pattern: &OsStr, as_json: bool) -> u8 {
     table.print();
     let databases: BTreeSet<_> = nodes.iter().map(|node| node.db.to_string()).collect();
     let databases = databases.into_iter().collect::<Vec<_>>().join(", ");
-    let among = among.map_or("all".to_owned(), |among| among.to_string());
-    say(format_args!("{found} locks in database {databases}, went through {among} keys"));
+    let among = among.map_or("all keys".to_owned(), |among| counted(among, "key"));
+    say(format_args!("{} in database {databases}, went through {among}", counted(found, "lock")));
     code
 }
 

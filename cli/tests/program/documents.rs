@@ -123,7 +123,7 @@ fn the_users_for_operators_may_do_what_the_page_says_and_no_more() {
             command.env("REDIS_LOCK_URL", format!("redis://{name}:change-me@127.0.0.1:{}", server.port()));
             Run::of(command).end()
         };
-        assert!(asked(&["ls"]).err.contains("1 locks in database 0, went through 1 keys"), "{name}");
+        assert!(asked(&["ls"]).err.contains("1 lock in database 0, went through 1 key"), "{name}");
         let other = format!("redis://{name}:change-me@127.0.0.1:{}/2", server.port());
         assert_eq!(asked(&["-u", &other, "ls"]).code, Some(0), "{name}");
         for words in [&["info", "k"][..], &["log"]] {

@@ -85,7 +85,7 @@ fn many_keys_are_gone_through_in_steps() {
     conn.get::<Option<String>>(&["EVAL", "for i = 1, 5000 do redis.call('SET', i, 1) end", "0"]);
     take(&mut conn, "k", "me", "");
     let outcome = run(server.port(), &["ls"]);
-    assert_eq!(outcome.err, "redis-lock: 1 locks in database 0, went through 5001 keys\n");
+    assert_eq!(outcome.err, "redis-lock: 1 lock in database 0, went through 5001 keys\n");
     let calls = calls(&mut conn, "scan");
     assert!(calls >= 4, "{calls}");
 }

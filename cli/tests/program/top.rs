@@ -309,7 +309,7 @@ fn heads_of_tables_are_bold_on_a_terminal_alone() {
     assert!(server.connect().int(&["LOCK.ACQUIRE", "report", "alice", "PX", "600000"]).is_some());
     for (environment, is_bold) in [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)] {
         let mut screen = Screen::run(server.port(), &[PROGRAM, "ls"], environment);
-        screen.wait_text("1 locks in database 0, went through 1 keys");
+        screen.wait_text("1 lock in database 0, went through 1 key");
         let bold = |row: u16| screen.parser.screen().cell(row, 0).is_some_and(vt100::Cell::bold);
         assert_eq!((bold(0), bold(1)), (is_bold, false), "{environment:?}");
         assert_eq!(screen.end(), Some(0));
