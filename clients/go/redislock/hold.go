@@ -287,7 +287,7 @@ func (h *held) release(ctx context.Context) error {
 	} else {
 		defer context.AfterFunc(ctx, cancel)()
 	}
-	missing, repeated, err := h.ask(sends, deadline, h.each("LOCK.RELEASE", "ALL"))
+	missing, repeated, err := h.ask(sends, deadline, h.freeing())
 	// Null to a release that was repeated is the success of the first.
 	if missing && !repeated {
 		h.lose(errors.New("the server says so"))
@@ -296,7 +296,7 @@ func (h *held) release(ctx context.Context) error {
 	if err == nil || !again(err) {
 		h.free()
 	} else {
-		h.engine.run(h.settle)
+		h.engine.run(func() { h.settle(h.freeing) })
 	}
 	switch {
 	case isLost:
@@ -320,12 +320,14 @@ func again(err error) bool {
 	return !errors.As(err, &reply) || reply.passes()
 }
 
-// settle repeats a release that was not answered.
-func (h *held) settle() {
+func (h *held) freeing() []Request { return h.each("LOCK.RELEASE", "ALL") }
+
+// settle repeats what was not answered.
+func (h *held) settle(requests func() []Request) {
 	defer h.free()
 	end := time.Now().Add(h.terms.lease)
 	for pause := pauseMin; time.Now().Before(end) && h.engine.sleep(pause); pause = min(2*pause, pauseMax) {
-		_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.each("LOCK.RELEASE", "ALL"))
+		_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), requests())
 		if err == nil || !again(err) {
 			return
 		}
@@ -377,8 +379,9 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, and leaves the lock to its lease.
-func (h *held) lapse(ctx context.Context, after time.Duration) error {
+// lapse stops the renewal, and leaves the lock to its lease. If the server does not answer, the same is asked for until
+// it does; nobody can have what was to be detached, which is given back then.
+func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
 	if err := h.check(); err != nil {
 		return err
 	}
@@ -393,8 +396,16 @@ func (h *held) lapse(ctx context.Context, after time.Duration) error {
 	if !h.end(ErrReleased) {
 		return h.check()
 	}
-	defer h.free()
-	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), h.ending(ends))
+	ending := func() []Request { return h.ending(ends) }
+	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), ending())
+	if err != nil && again(err) {
+		if isDetached {
+			ending = h.freeing
+		}
+		h.engine.run(func() { h.settle(ending) })
+	} else {
+		h.free()
+	}
 	switch {
 	case err != nil:
 		return &Error{h.terms.key(), explained(err)}
