@@ -92,7 +92,8 @@ public final class JedisTransport implements Transport {
             threads.execute(() -> {
                 try {
                     work.accept(outcome);
-                } catch (RuntimeException error) {
+                } catch (Throwable error) {
+                    // Also what the application's credentials or sockets throw.
                     outcome.completeExceptionally(plain(error));
                 }
             });

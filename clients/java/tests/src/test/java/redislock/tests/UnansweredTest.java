@@ -12,21 +12,26 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
 import redislock.Hold;
 import redislock.LockListener;
 import redislock.LockLostException;
 import redislock.LockUnavailableException;
 import redislock.RedisLock;
 import redislock.RedisLocks;
+import redislock.jedis.JedisTransport;
 import redislock.test.FakeServer;
 import redislock.test.LockServer;
 
@@ -129,6 +134,57 @@ class UnansweredTest {
             Server.await("a waiter", () -> server.waiting("k") == 1 || end.isDone());
             server.stop();
             end.get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void neither_a_listener_nor_an_executor_that_throws_stops_anything(Library library) throws Exception {
+        LockListener listener = new LockListener() {
+            @Override
+            public void onAcquired(String key, Duration waited) {
+                throw new AssertionError("acquired");
+            }
+
+            @Override
+            public void onReleased(String key, Duration held) {
+                throw new AssertionError("released");
+            }
+
+            @Override
+            public void onLost(String key, Hold.Loss why) {
+                throw new AssertionError("lost");
+            }
+        };
+        try (Server server = library == Library.FAKE ? null : new Server();
+                FakeServer fake = new FakeServer()) {
+            Backend at = server == null ? new InMemory(fake) : server;
+            Executor none = work -> {
+                throw new OutOfMemoryError("no thread");
+            };
+            for (Executor executor : List.of(Runnable::run, none)) {
+                try (RedisLocks locks = at.builder(library).lease(LEASE).executor(executor).listener(listener).build()) {
+                    locks.exclusive("k").acquireAsync().get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS).close();
+                    Server.await("the release", () -> at.ask("LOCK.INFO", "k") == null);
+                    Hold hold = locks.exclusive("k").acquire();
+                    at.ask("DEL", "k");
+                    assertFalse(Backend.answered(hold::check));
+                }
+            }
+        }
+    }
+
+    @Test
+    void what_the_credentials_of_an_application_throw_is_said() throws Exception {
+        DefaultJedisClientConfig config = DefaultJedisClientConfig.builder().credentialsProvider(() -> {
+            throw new AssertionError("no credentials");
+        }).build();
+        try (Server server = new Server();
+                RedisLocks locks = RedisLocks.builder(
+                        JedisTransport.of(config, new HostAndPort("127.0.0.1", server.port()))).build()) {
+            Throwable why = assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
+            while (why.getCause() != null) why = why.getCause();
+            assertEquals("no credentials", why.getMessage());
         }
     }
 
