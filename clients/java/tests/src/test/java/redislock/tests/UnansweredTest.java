@@ -1,5 +1,6 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
@@ -9,15 +10,18 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
@@ -135,6 +139,53 @@ class UnansweredTest {
             server.stop();
             end.get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS);
         }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void a_subscription_that_is_never_confirmed_ends_with_the_next_one_and_with_its_locks(Library library) throws Exception {
+        CompletableFuture<Throwable> late = new CompletableFuture<>();
+        LockListener listener = new LockListener() {
+            @Override
+            public void onTrouble(String what, Throwable why) {
+                if (why instanceof TimeoutException) late.complete(why);
+            }
+        };
+        // All threads of the locks belong to it, as those of virtual ones do not.
+        ThreadGroup group = new ThreadGroup("silent");
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0)) {
+            wire.lose("subscribe");
+            server.ask("LOCK.ACQUIRE", "k", "another", "PX", "600000");
+            CompletableFuture<RedisLocks> made = new CompletableFuture<>();
+            new Thread(group, () -> made.complete(
+                            Server.builder(library, wire.url()).maxBlockingConnections(0).listener(listener).build()))
+                    .start();
+            try (RedisLocks locks = made.get(300, TimeUnit.SECONDS)) {
+                locks.exclusive("k").acquireAsync();
+                late.get(300, TimeUnit.SECONDS);
+                Set<String> first = channels(server);
+                assertEquals(1, first.size());
+                // Over a new connection the wait asks to be told again.
+                server.ask("CLIENT", "KILL", "TYPE", "normal");
+                Server.await("another one alone", () -> {
+                    Set<String> now = channels(server);
+                    return now.size() == 1 && !now.equals(first);
+                });
+            }
+            Server.await("the end of all connections", () -> server.clients() == 0);
+            Server.await("the end of all threads", () -> threads(group).stream().noneMatch(name -> name.startsWith("redislock")));
+        }
+    }
+
+    private static Set<String> channels(Server server) {
+        List<?> names = (List<?>) server.ask("PUBSUB", "CHANNELS", "lock:notify:*");
+        return names.stream().map(name -> new String((byte[]) name, UTF_8)).collect(Collectors.toSet());
+    }
+
+    private static List<String> threads(ThreadGroup group) {
+        Thread[] all = new Thread[1_000];
+        return Arrays.stream(all, 0, group.enumerate(all)).map(Thread::getName).toList();
     }
 
     @ParameterizedTest
