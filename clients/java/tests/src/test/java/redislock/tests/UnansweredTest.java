@@ -173,8 +173,8 @@ class UnansweredTest {
                     return now.size() == 1 && !now.equals(first);
                 });
             }
-            Server.await("the end of all connections", () -> server.clients() == 0);
             Server.await("the end of all threads", () -> threads(group).stream().noneMatch(name -> name.startsWith("redislock")));
+            Server.await("the end of all connections", () -> server.clients() == 0);
         }
     }
 
