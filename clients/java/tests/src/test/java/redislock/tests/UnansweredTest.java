@@ -157,9 +157,11 @@ class UnansweredTest {
                 LateWire wire = new LateWire(server.port(), 0)) {
             wire.lose("subscribe");
             server.ask("LOCK.ACQUIRE", "k", "another", "PX", "600000");
+            // Lettuce itself would give it up after a minute.
+            String url = wire.url() + "/0?timeout=600s";
             CompletableFuture<RedisLocks> made = new CompletableFuture<>();
             new Thread(group, () -> made.complete(
-                            Server.builder(library, wire.url()).maxBlockingConnections(0).listener(listener).build()))
+                            Server.builder(library, url).maxBlockingConnections(0).listener(listener).build()))
                     .start();
             try (RedisLocks locks = made.get(300, TimeUnit.SECONDS)) {
                 locks.exclusive("k").acquireAsync();
