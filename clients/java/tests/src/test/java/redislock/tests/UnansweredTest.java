@@ -7,7 +7,10 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.lettuce.core.RedisURI;
+import java.net.URI;
 import java.time.Duration;
+import java.util.AbstractList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
@@ -23,6 +26,7 @@ import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -36,6 +40,9 @@ import redislock.LockUnavailableException;
 import redislock.RedisLock;
 import redislock.RedisLocks;
 import redislock.jedis.JedisTransport;
+import redislock.lettuce.LettuceTransport;
+import redislock.spi.Connection;
+import redislock.spi.Transport;
 import redislock.test.FakeServer;
 import redislock.test.LockServer;
 
@@ -227,6 +234,85 @@ class UnansweredTest {
         }
     }
 
+    /** What a request has instead of words. */
+    private static List<byte[][]> broken() {
+        return new AbstractList<>() {
+            @Override
+            public byte[][] get(int at) {
+                throw new AssertionError("no words");
+            }
+
+            @Override
+            public int size() {
+                return 1;
+            }
+        };
+    }
+
+    @Test
+    void an_error_ends_a_connection_of_jedis_and_is_said() throws Exception {
+        try (Server server = new Server();
+                JedisTransport transport = JedisTransport.of(URI.create(server.url()))) {
+            for (boolean isDirect : List.of(true, false)) {
+                Connection connection = transport.connect(null).get(300, TimeUnit.SECONDS);
+                CompletableFuture<Object> reply = connection.send(broken(), 60_000, isDirect).get(0);
+                ExecutionException end = assertThrows(ExecutionException.class, () -> reply.get(300, TimeUnit.SECONDS));
+                assertEquals("no words", end.getCause().getMessage());
+                // What is left on the wire answers nobody else.
+                assertFalse(connection.isOpen());
+            }
+            CompletableFuture<Boolean> ended = new CompletableFuture<>();
+            transport.subscribe(null, "c", false, message -> {
+                throw new AssertionError("no message");
+            }, () -> ended.complete(true)).get(300, TimeUnit.SECONDS);
+            server.ask("PUBLISH", "c", "message");
+            assertTrue(ended.get(300, TimeUnit.SECONDS));
+            Server.await("the end of all connections", () -> server.clients() == 0);
+        }
+    }
+
+    @Test
+    void an_error_of_a_transport_of_an_application_is_said() throws Exception {
+        Connection fails = new Connection() {
+            @Override
+            public List<CompletableFuture<Object>> send(List<byte[][]> requests, long millis, boolean isDirect) {
+                throw new AssertionError("not sent");
+            }
+
+            @Override
+            public boolean isOpen() {
+                return true;
+            }
+
+            @Override
+            public void close() {}
+        };
+        Transport transport = new Transport() {
+            @Override
+            public CompletableFuture<Connection> connect(String address) {
+                return CompletableFuture.completedFuture(fails);
+            }
+
+            @Override
+            public boolean isMultiplexed() {
+                return false;
+            }
+
+            @Override
+            public void close() {}
+        };
+        try (RedisLocks locks = RedisLocks.builder(transport).build()) {
+            assertEquals("not sent", cause(() -> locks.exclusive("k").tryAcquire(Duration.ZERO)));
+        }
+    }
+
+    /** What is behind an exception of the locks. */
+    private static String cause(Executable work) {
+        Throwable why = assertThrows(LockUnavailableException.class, work);
+        while (why.getCause() != null) why = why.getCause();
+        return why.getMessage();
+    }
+
     @Test
     void what_the_credentials_of_an_application_throw_is_said() throws Exception {
         DefaultJedisClientConfig config = DefaultJedisClientConfig.builder().credentialsProvider(() -> {
@@ -235,9 +321,14 @@ class UnansweredTest {
         try (Server server = new Server();
                 RedisLocks locks = RedisLocks.builder(
                         JedisTransport.of(config, new HostAndPort("127.0.0.1", server.port()))).build()) {
-            Throwable why = assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
-            while (why.getCause() != null) why = why.getCause();
-            assertEquals("no credentials", why.getMessage());
+            assertEquals("no credentials", cause(() -> locks.exclusive("k").tryAcquire(Duration.ZERO)));
+            RedisURI uri = RedisURI.create(server.url());
+            uri.setCredentialsProvider(() -> {
+                throw new AssertionError("no credentials");
+            });
+            try (RedisLocks others = RedisLocks.builder(LettuceTransport.of(uri)).build()) {
+                assertEquals("no credentials", cause(() -> others.exclusive("k").tryAcquire(Duration.ZERO)));
+            }
         }
     }
 
