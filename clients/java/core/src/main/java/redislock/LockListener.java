@@ -3,7 +3,7 @@ package redislock;
 import java.time.Duration;
 
 /**
- * Is told what happens to locks, on the application's executor. What a method throws is ignored.
+ * Is told what happens to locks, on the application's executor. What a method throws is logged.
  *
  * <p>A key is no good label for a metric: there may be any number of them.
  */

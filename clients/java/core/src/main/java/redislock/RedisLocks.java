@@ -158,7 +158,8 @@ public interface RedisLocks extends AutoCloseable {
      *
      * <p>A term is over when the lock is lost, or the body ends. At a loss {@link Term#isLeader} is false at once and the
      * thread is interrupted, no more: another process may lead while the body goes on. Then the lock is given back, and asked
-     * for again. What the body throws is logged. A refusal is told by {@link LockListener#onTrouble}, and it goes on.
+     * for again. Whatever the body throws, an {@link Error} too, is logged and told by {@link LockListener#onTrouble}. So is a
+     * refusal, and it goes on.
      *
      * @param key the key on the server, without the prefix
      * @param body the work of a leader, on that thread. It is to return soon after an interrupt

@@ -3,7 +3,6 @@ package redislock.engine;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadFactory;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
@@ -12,6 +11,7 @@ import redislock.spi.Threads;
 
 /** Where code of the application runs: never on a thread of the client library, nor on the one that keeps the times. */
 final class Callbacks {
+    private static final System.Logger LOG = System.getLogger("redislock");
     private static final String NAME = "redislock-callback";
     private static final ThreadFactory LATE = Threads.daemons(NAME);
 
@@ -24,12 +24,20 @@ final class Callbacks {
         this.executor = executor == null ? own : executor;
     }
 
+    /** Runs it there. Whatever it throws ends nothing of ours, also where the executor runs it in the thread that calls. */
     void run(Runnable work) {
+        Runnable guarded = () -> {
+            try {
+                work.run();
+            } catch (Throwable failure) {
+                LOG.log(System.Logger.Level.WARNING, "a listener of locks failed", failure);
+            }
+        };
         try {
-            executor.execute(work);
-        } catch (RejectedExecutionException over) {
-            // The executor has ended: the application's before its locks, or ours with them. Somebody may wait for this.
-            LATE.newThread(work).start();
+            executor.execute(guarded);
+        } catch (Throwable over) {
+            // The executor fails or has ended: the application's before its locks, or ours with them. Somebody may wait for this.
+            LATE.newThread(guarded).start();
         }
     }
 

@@ -150,10 +150,16 @@ final class Held implements Hold {
 
     /** Ends the renewal. False if it was over before. */
     boolean stop() {
+        return stop(null);
+    }
+
+    /** Ends it by this release, in one step: of two threads only one does. */
+    private boolean stop(@Nullable CompletableFuture<@Nullable Void> release) {
         lock.lock();
         try {
             if (isOver) return false;
             isOver = true;
+            released = release;
         } finally {
             lock.unlock();
         }
@@ -384,22 +390,12 @@ final class Held implements Hold {
     @Override
     public HoldToken detach() {
         if (terms.keys().size() > 1) throw new IllegalStateException("several keys cannot be detached");
-        if (!isValid() || !stop()) {
+        if (!isValid() || !stop(CompletableFuture.completedFuture(null))) {
             if (loss != null) throw lostException();
             throw new IllegalStateException(terms + " was given back");
         }
         settle(null);
-        done();
         return new HoldToken(key(), holder.name, fence());
-    }
-
-    private void done() {
-        lock.lock();
-        try {
-            if (released == null) released = CompletableFuture.completedFuture(null);
-        } finally {
-            lock.unlock();
-        }
     }
 
     @Override
@@ -415,11 +411,10 @@ final class Held implements Hold {
     private CompletableFuture<@Nullable Void> lapsed(Duration rest) {
         long millis = Times.millis(rest);
         if (millis <= 0) throw new IllegalArgumentException("rest must be above 0: " + rest);
-        if (!isValid() || !stop()) {
+        if (!isValid() || !stop(CompletableFuture.completedFuture(null))) {
             if (loss != null) return CompletableFuture.failedFuture(lostException());
             throw new IllegalStateException(terms + " was given back");
         }
-        done();
         settle(null);
         holder.leave(terms.keys(), false);
         Asking asking = at -> terms.about(
@@ -470,18 +465,20 @@ final class Held implements Hold {
 
     /** Gives it back, once. {@code isDirect}: the calling thread waits for it anyhow. */
     CompletableFuture<@Nullable Void> release(boolean isDirect) {
-        Loss before = loss();
         CompletableFuture<@Nullable Void> result = new CompletableFuture<>();
-        lock.lock();
-        try {
-            if (released != null) return released;
-            released = result;
-        } finally {
-            lock.unlock();
+        boolean isMine = isValid() && stop(result);
+        if (!isMine) {
+            lock.lock();
+            try {
+                if (released != null) return released;
+                released = result;
+            } finally {
+                lock.unlock();
+            }
         }
         Asking asking =
                 at -> terms.about(at, "LOCK.RELEASE", holder.name, "ALL", "FENCE", String.valueOf(fences[at]));
-        if (before != null || !stop()) {
+        if (!isMine) {
             // Of several keys some may be held still.
             each(asking, words -> route.request(words, Times.LEAVE, isDirect)).whenComplete((why, error) -> {
                 if (error != null && Errors.isPassing(Errors.plain(error))) releaseLater(asking, new CompletableFuture<>());

@@ -23,8 +23,6 @@ final class Leader implements Leadership {
         }
     }
 
-    private static final System.Logger LOG = System.getLogger("redislock");
-
     private final Recipe recipe;
     private final Consumer<Term> body;
     private final Engine engine;
@@ -53,8 +51,9 @@ final class Leader implements Leadership {
             } catch (LockUnavailableException refused) {
                 if (!engine.isClosed) engine.troubles.tell(Troubles.Kind.REFUSED, refused);
                 pause = Times.PAUSE_MAX;
-            } catch (RuntimeException failure) {
-                LOG.log(System.Logger.Level.WARNING, "the leader's work failed", failure);
+            } catch (Throwable failure) {
+                // Also an error: the lock was given back, and this thread leads again.
+                engine.troubles.ofWork(failure);
                 pause = Times.PAUSE_MIN;
             } finally {
                 lock.lock();

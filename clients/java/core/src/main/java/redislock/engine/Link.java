@@ -120,7 +120,7 @@ final class Link {
         try {
             Connection connection = opened.join();
             sent = connection.send(all, millis, isDirect);
-        } catch (RuntimeException failure) {
+        } catch (Throwable failure) {
             Throwable error = Errors.plain(failure);
             for (int at = 0; at < all.size(); at += 1) fail(all.get(at), replies.get(at), error);
             return;

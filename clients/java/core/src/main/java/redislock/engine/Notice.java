@@ -34,6 +34,8 @@ final class Notice {
     private volatile byte @Nullable [] channel;
 
     private @Nullable Subscription subscription;
+    /** What was asked for last. To cancel it ends what is not confirmed. */
+    private @Nullable CompletableFuture<Subscription> asked;
     /** Which subscription is the present one: messages and ends of former ones are none. */
     private volatile long turn;
     /** The start that is under way. */
@@ -101,6 +103,7 @@ final class Notice {
     /** Completed when there is a subscription, or none for now. {@code key}: a slot that this node serves. */
     CompletableFuture<@Nullable Object> start(int key) {
         CompletableFuture<@Nullable Object> mine;
+        CompletableFuture<Subscription> former;
         long number;
         lock.lock();
         try {
@@ -114,9 +117,12 @@ final class Notice {
             link = null;
             turn += 1;
             number = turn;
+            former = asked;
+            asked = null;
         } finally {
             lock.unlock();
         }
+        if (former != null) former.cancel(false);
         CompletableFuture<Subscription> begun = engine.wire.room().thenCompose(none -> subscribe(number, key));
         begun.whenComplete((value, error) -> {
             if (error != null) failed(number, Errors.plain(error));
@@ -128,13 +134,26 @@ final class Notice {
     private CompletableFuture<Subscription> subscribe(long number, int key) {
         return engine.wire.isCluster(address).thenCompose(isCluster -> {
             String name = all.channel(isCluster, key);
-            return all.transport
-                    .subscribe(address, name, isCluster, owner -> told(number, owner), () -> ended(number))
-                    .thenApply(confirmed -> {
-                        started(number, name, confirmed);
-                        return confirmed;
-                    });
+            CompletableFuture<Subscription> made =
+                    all.transport.subscribe(address, name, isCluster, owner -> told(number, owner), () -> ended(number));
+            asked(number, made);
+            return made.thenApply(confirmed -> {
+                started(number, name, confirmed);
+                return confirmed;
+            });
         });
+    }
+
+    private void asked(long number, CompletableFuture<Subscription> made) {
+        boolean isWanted;
+        lock.lock();
+        try {
+            isWanted = number == turn && !engine.isClosed;
+            if (isWanted) asked = made;
+        } finally {
+            lock.unlock();
+        }
+        if (!isWanted) made.cancel(false);
     }
 
     private void late(long number) {
@@ -245,6 +264,21 @@ final class Notice {
             lock.unlock();
         }
         if (former != null) former.close();
+    }
+
+    /** Ends also one that is not confirmed yet. */
+    void close() {
+        CompletableFuture<Subscription> former;
+        lock.lock();
+        try {
+            turn += 1;
+            former = asked;
+            asked = null;
+        } finally {
+            lock.unlock();
+        }
+        if (former != null) former.cancel(false);
+        end();
     }
 
     private void ended(long number) {

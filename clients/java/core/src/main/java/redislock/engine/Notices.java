@@ -48,6 +48,6 @@ final class Notices {
     }
 
     void close() {
-        nodes.values().forEach(Notice::end);
+        nodes.values().forEach(Notice::close);
     }
 }

@@ -37,6 +37,8 @@ final class Troubles {
     /** What comes and goes by itself, when a server has started or a slot moves. */
     private static final Set<String> USUAL = Set.of("GRACE", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN");
 
+    private static final String WORK = "a leader's work failed: the lock is given back, and asked for again";
+
     private static final System.Logger LOG = System.getLogger("redislock");
 
     private final Set<Kind> told = ConcurrentHashMap.newKeySet();
@@ -67,6 +69,15 @@ final class Troubles {
         callbacks.run(() -> {
             if (listener != null) listener.onTrouble(kind.text, error);
             else LOG.log(System.Logger.Level.WARNING, "{0} ({1})", kind.text, error.getMessage());
+        });
+    }
+
+    /** A leader's body threw this: told each time, as its term is over, and logged with its stack. */
+    void ofWork(Throwable failure) {
+        LockListener listener = callbacks.listener;
+        callbacks.run(() -> {
+            LOG.log(System.Logger.Level.WARNING, WORK, failure);
+            if (listener != null) listener.onTrouble(WORK, failure);
         });
     }
 

@@ -33,7 +33,8 @@ public interface Transport extends AutoCloseable {
      * @param told is given the text of each message. It returns soon, on whatever thread
      * @param ended is run when no more messages come, since the server or the connection ended that
      * @return what ends it, when the server has confirmed it; or what was wrong: a {@link ServerError} if the server refused,
-     *     {@link UnsupportedOperationException} if the client library has no subscriptions
+     *     {@link UnsupportedOperationException} if the client library has no subscriptions. Cancelled before, it closes its
+     *     connection
      */
     default CompletableFuture<Subscription> subscribe(
             @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {

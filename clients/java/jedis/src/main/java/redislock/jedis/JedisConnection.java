@@ -108,7 +108,8 @@ final class JedisConnection implements Connection {
                     replies.get(at).complete(answers.get(at));
                 }
             }
-        } catch (RuntimeException error) {
+        } catch (Throwable error) {
+            // What was not read to its end must not answer a later request.
             close();
             for (CompletableFuture<Object> reply : replies) reply.completeExceptionally(error);
         }

@@ -30,7 +30,7 @@ final class JedisSubscription implements Subscription {
             if (isSharded) sharded().proceed(connection, channel);
             else plain().proceed(connection, channel);
             over(new IllegalStateException("the subscription has ended"));
-        } catch (RuntimeException error) {
+        } catch (Throwable error) {
             over(error);
         }
     }
@@ -63,7 +63,7 @@ final class JedisSubscription implements Subscription {
         };
     }
 
-    private void over(RuntimeException why) {
+    private void over(Throwable why) {
         boolean wasClosed = isOver.get();
         close();
         if (!confirmed.completeExceptionally(JedisTransport.plain(why)) && !wasClosed) ended.run();

@@ -81,7 +81,11 @@ public final class JedisTransport implements Transport {
             @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {
         return begun(confirmed -> {
             SingleConnection connection = new SingleConnection(node(address), config);
-            new JedisSubscription(connection, told, ended, confirmed).read(channel.getBytes(StandardCharsets.UTF_8), isSharded);
+            JedisSubscription subscription = new JedisSubscription(connection, told, ended, confirmed);
+            confirmed.whenComplete((none, error) -> {
+                if (confirmed.isCancelled()) subscription.close();
+            });
+            subscription.read(channel.getBytes(StandardCharsets.UTF_8), isSharded);
         });
     }
 
@@ -92,7 +96,8 @@ public final class JedisTransport implements Transport {
             threads.execute(() -> {
                 try {
                     work.accept(outcome);
-                } catch (RuntimeException error) {
+                } catch (Throwable error) {
+                    // Also what the application's credentials or sockets throw.
                     outcome.completeExceptionally(plain(error));
                 }
             });

@@ -67,7 +67,6 @@ final class LettuceSubscription implements Subscription {
 
     @Override
     public void close() {
-        isOver.set(true);
-        connection.closeAsync();
+        if (!isOver.getAndSet(true)) connection.closeAsync();
     }
 }

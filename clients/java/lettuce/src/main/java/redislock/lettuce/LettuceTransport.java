@@ -118,15 +118,20 @@ public final class LettuceTransport implements Transport {
     @Override
     public CompletableFuture<Subscription> subscribe(
             @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {
-        return connected(() -> client.connectPubSubAsync(ByteArrayCodec.INSTANCE, uri(address)))
+        CompletableFuture<Subscription> confirmed = new CompletableFuture<>();
+        connected(() -> client.connectPubSubAsync(ByteArrayCodec.INSTANCE, uri(address)))
                 .thenCompose(connection -> {
                     LettuceSubscription subscription = new LettuceSubscription(connection, told, ended);
+                    confirmed.whenComplete((none, error) -> {
+                        if (confirmed.isCancelled()) subscription.close();
+                    });
                     return subscription.begin(channel.getBytes(StandardCharsets.UTF_8), isSharded);
                 })
-                .handle((subscription, error) -> {
-                    if (subscription != null) return subscription;
-                    throw new CompletionException(plain(error));
+                .whenComplete((subscription, error) -> {
+                    if (error == null) confirmed.complete(subscription);
+                    else confirmed.completeExceptionally(plain(error));
                 });
+        return confirmed;
     }
 
     private <T> CompletableFuture<T> connected(Supplier<CompletionStage<T>> connect) {
@@ -139,7 +144,7 @@ public final class LettuceTransport implements Transport {
                 if (error == null) made.complete(connection);
                 else made.completeExceptionally(error);
             });
-        } catch (RuntimeException bad) {
+        } catch (Throwable bad) {
             made.completeExceptionally(bad);
         }
         return made;

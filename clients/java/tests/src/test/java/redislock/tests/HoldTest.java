@@ -13,7 +13,12 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
@@ -250,6 +255,53 @@ class HoldTest {
             adopted.close();
             Server.await("nobody", () -> isFree(library, "k"));
         }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void of_a_detach_beside_a_close_exactly_one_counts(Library library) throws Exception {
+        oneCounts(library, Hold::detach);
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void of_a_later_release_beside_a_close_exactly_one_counts(Library library) throws Exception {
+        oneCounts(library, hold -> hold.releaseAfter(Duration.ofMinutes(5)));
+    }
+
+    /** {@code keeps}: leaves the lock to the server, or throws since it was given back. */
+    private static void oneCounts(Library library, Consumer<Hold> keeps) throws Exception {
+        ExecutorService other = Executors.newSingleThreadExecutor();
+        try (RedisLocks locks = at(library).builder(library).lease(Duration.ofMinutes(5)).build()) {
+            for (int round = 0; round < 300; round += 1) {
+                String key = "k" + round;
+                Hold hold = locks.exclusive(key).acquire();
+                AtomicInteger there = new AtomicInteger();
+                Future<Boolean> isKept = other.submit(() -> {
+                    meet(there);
+                    try {
+                        keeps.accept(hold);
+                    } catch (IllegalStateException closed) {
+                        return false;
+                    } catch (LockUnavailableException late) {
+                        // The machine is busy. It counts all the same.
+                    }
+                    return true;
+                });
+                meet(there);
+                hold.close();
+                if (isKept.get(300, TimeUnit.SECONDS)) assertFalse(isFree(library, key), "released in round " + round);
+                else Server.await("the release", () -> isFree(library, key));
+            }
+        } finally {
+            other.shutdown();
+        }
+    }
+
+    /** Waits for the other thread, and goes on in the same moment. */
+    private static void meet(AtomicInteger there) {
+        there.incrementAndGet();
+        while (there.get() < 2) Thread.onSpinWait();
     }
 
     @ParameterizedTest

@@ -1,5 +1,7 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.ISO_8859_1;
+
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
@@ -21,6 +23,7 @@ final class LateWire implements AutoCloseable {
     private final int server;
     private final long millis;
     private volatile boolean isSilent;
+    private volatile String lost;
 
     /** {@code millis}: so late. */
     LateWire(int server, long millis) throws IOException {
@@ -65,7 +68,9 @@ final class LateWire implements AutoCloseable {
 
     private void write(OutputStream out, byte[] part) {
         try {
-            if (!isSilent) out.write(part);
+            String word = lost;
+            boolean isLost = isSilent || word != null && new String(part, ISO_8859_1).contains(word);
+            if (!isLost) out.write(part);
         } catch (IOException closed) {
             // Nobody reads it any more.
         }
@@ -74,6 +79,11 @@ final class LateWire implements AutoCloseable {
     /** Loses what the server says from now on, or no longer. */
     void silent(boolean isSo) {
         isSilent = isSo;
+    }
+
+    /** Loses what the server says with this word in it. */
+    void lose(String word) {
+        lost = word;
     }
 
     /** Ends all connections. */

@@ -2,12 +2,16 @@ package redislock.tests;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
 import java.time.Duration;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -115,6 +119,49 @@ class LeaderTest {
             Term second = next(begun);
             assertTrue(second.number() > first.number());
             assertTrue(second.isLeader() && leader.isLeader());
+        }
+    }
+
+    /** Throws also what the compiler would have caught, as other languages do. */
+    @SuppressWarnings("unchecked")
+    private static <X extends Throwable> void raise(Throwable failure) throws X {
+        throw (X) failure;
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatever_the_work_throws_ends_its_term_alone_and_is_told(Library library) throws Exception {
+        Set<Throwable> failures = Set.of(
+                new IllegalStateException("one"), new AssertionError("two"), new StackOverflowError("three"),
+                new OutOfMemoryError("four"), new IOException("five"));
+        Queue<Throwable> left = new ConcurrentLinkedQueue<>(failures);
+        BlockingQueue<Throwable> troubles = new LinkedBlockingQueue<>();
+        BlockingQueue<Term> begun = new LinkedBlockingQueue<>();
+        LockListener listener = new LockListener() {
+            @Override
+            public void onTrouble(String what, Throwable why) {
+                // On a busy machine there is other trouble.
+                if (failures.contains(why)) troubles.add(why);
+            }
+        };
+        try (RedisLocks locks = at(library).builder(library).lease(LEASE).listener(listener).build();
+                Leadership leader = locks.lead("k", term -> {
+                    begun.add(term);
+                    if (!left.isEmpty()) LeaderTest.<RuntimeException>raise(left.remove());
+                    while (term.isLeader() && !Thread.currentThread().isInterrupted()) LockSupport.parkNanos(1_000_000);
+                })) {
+            Set<Throwable> told = new HashSet<>();
+            long last = 0;
+            for (int count = 0; count < failures.size(); count += 1) {
+                Term term = next(begun);
+                assertTrue(term.number() > last, "it was given back");
+                last = term.number();
+                told.add(next(troubles));
+            }
+            assertEquals(failures, told);
+            assertTrue(next(begun).number() > last && leader.isLeader());
+            assertNotNull(at(library).ask("LOCK.INFO", "k"));
+            assertTrue(troubles.isEmpty());
         }
     }
 

@@ -1,32 +1,48 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.lettuce.core.RedisURI;
+import java.net.URI;
 import java.time.Duration;
+import java.util.AbstractList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
+import java.util.stream.Collectors;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
 import redislock.Hold;
 import redislock.LockListener;
 import redislock.LockLostException;
 import redislock.LockUnavailableException;
 import redislock.RedisLock;
 import redislock.RedisLocks;
+import redislock.jedis.JedisTransport;
+import redislock.lettuce.LettuceTransport;
+import redislock.spi.Connection;
+import redislock.spi.Transport;
 import redislock.test.FakeServer;
 import redislock.test.LockServer;
 
@@ -129,6 +145,190 @@ class UnansweredTest {
             Server.await("a waiter", () -> server.waiting("k") == 1 || end.isDone());
             server.stop();
             end.get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void a_subscription_that_is_never_confirmed_ends_with_the_next_one_and_with_its_locks(Library library) throws Exception {
+        CompletableFuture<Throwable> late = new CompletableFuture<>();
+        LockListener listener = new LockListener() {
+            @Override
+            public void onTrouble(String what, Throwable why) {
+                if (why instanceof TimeoutException) late.complete(why);
+            }
+        };
+        // All threads of the locks belong to it, as those of virtual ones do not.
+        ThreadGroup group = new ThreadGroup("silent");
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0)) {
+            wire.lose("subscribe");
+            server.ask("LOCK.ACQUIRE", "k", "another", "PX", "600000");
+            // Lettuce itself would give it up after a minute.
+            String url = wire.url() + "/0?timeout=600s";
+            CompletableFuture<RedisLocks> made = new CompletableFuture<>();
+            new Thread(group, () -> made.complete(
+                            Server.builder(library, url).maxBlockingConnections(0).listener(listener).build()))
+                    .start();
+            try (RedisLocks locks = made.get(300, TimeUnit.SECONDS)) {
+                locks.exclusive("k").acquireAsync();
+                late.get(300, TimeUnit.SECONDS);
+                Set<String> first = channels(server);
+                assertEquals(1, first.size());
+                // Over a new connection the wait asks to be told again.
+                server.ask("CLIENT", "KILL", "TYPE", "normal");
+                Server.await("another one alone", () -> {
+                    Set<String> now = channels(server);
+                    return now.size() == 1 && !now.equals(first);
+                });
+            }
+            Server.await("the end of all threads", () -> threads(group).stream().noneMatch(name -> name.startsWith("redislock")));
+            Server.await("the end of all connections", () -> server.clients() == 0);
+        }
+    }
+
+    private static Set<String> channels(Server server) {
+        List<?> names = (List<?>) server.ask("PUBSUB", "CHANNELS", "lock:notify:*");
+        return names.stream().map(name -> new String((byte[]) name, UTF_8)).collect(Collectors.toSet());
+    }
+
+    private static List<String> threads(ThreadGroup group) {
+        Thread[] all = new Thread[1_000];
+        return Arrays.stream(all, 0, group.enumerate(all)).map(Thread::getName).toList();
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void neither_a_listener_nor_an_executor_that_throws_stops_anything(Library library) throws Exception {
+        LockListener listener = new LockListener() {
+            @Override
+            public void onAcquired(String key, Duration waited) {
+                throw new AssertionError("acquired");
+            }
+
+            @Override
+            public void onReleased(String key, Duration held) {
+                throw new AssertionError("released");
+            }
+
+            @Override
+            public void onLost(String key, Hold.Loss why) {
+                throw new AssertionError("lost");
+            }
+        };
+        try (Server server = library == Library.FAKE ? null : new Server();
+                FakeServer fake = new FakeServer()) {
+            Backend at = server == null ? new InMemory(fake) : server;
+            Executor none = work -> {
+                throw new OutOfMemoryError("no thread");
+            };
+            for (Executor executor : List.of(Runnable::run, none)) {
+                try (RedisLocks locks = at.builder(library).lease(LEASE).executor(executor).listener(listener).build()) {
+                    locks.exclusive("k").acquireAsync().get(Server.PATIENCE.toSeconds(), TimeUnit.SECONDS).close();
+                    Server.await("the release", () -> at.ask("LOCK.INFO", "k") == null);
+                    Hold hold = locks.exclusive("k").acquire();
+                    at.ask("DEL", "k");
+                    assertFalse(Backend.answered(hold::check));
+                }
+            }
+        }
+    }
+
+    /** What a request has instead of words. */
+    private static List<byte[][]> broken() {
+        return new AbstractList<>() {
+            @Override
+            public byte[][] get(int at) {
+                throw new AssertionError("no words");
+            }
+
+            @Override
+            public int size() {
+                return 1;
+            }
+        };
+    }
+
+    @Test
+    void an_error_ends_a_connection_of_jedis_and_is_said() throws Exception {
+        try (Server server = new Server();
+                JedisTransport transport = JedisTransport.of(URI.create(server.url()))) {
+            for (boolean isDirect : List.of(true, false)) {
+                Connection connection = transport.connect(null).get(300, TimeUnit.SECONDS);
+                CompletableFuture<Object> reply = connection.send(broken(), 60_000, isDirect).get(0);
+                ExecutionException end = assertThrows(ExecutionException.class, () -> reply.get(300, TimeUnit.SECONDS));
+                assertEquals("no words", end.getCause().getMessage());
+                // What is left on the wire answers nobody else.
+                assertFalse(connection.isOpen());
+            }
+            CompletableFuture<Boolean> ended = new CompletableFuture<>();
+            transport.subscribe(null, "c", false, message -> {
+                throw new AssertionError("no message");
+            }, () -> ended.complete(true)).get(300, TimeUnit.SECONDS);
+            server.ask("PUBLISH", "c", "message");
+            assertTrue(ended.get(300, TimeUnit.SECONDS));
+            Server.await("the end of all connections", () -> server.clients() == 0);
+        }
+    }
+
+    @Test
+    void an_error_of_a_transport_of_an_application_is_said() throws Exception {
+        Connection fails = new Connection() {
+            @Override
+            public List<CompletableFuture<Object>> send(List<byte[][]> requests, long millis, boolean isDirect) {
+                throw new AssertionError("not sent");
+            }
+
+            @Override
+            public boolean isOpen() {
+                return true;
+            }
+
+            @Override
+            public void close() {}
+        };
+        Transport transport = new Transport() {
+            @Override
+            public CompletableFuture<Connection> connect(String address) {
+                return CompletableFuture.completedFuture(fails);
+            }
+
+            @Override
+            public boolean isMultiplexed() {
+                return false;
+            }
+
+            @Override
+            public void close() {}
+        };
+        try (RedisLocks locks = RedisLocks.builder(transport).build()) {
+            assertEquals("not sent", cause(() -> locks.exclusive("k").tryAcquire(Duration.ZERO)));
+        }
+    }
+
+    /** What is behind an exception of the locks. */
+    private static String cause(Executable work) {
+        Throwable why = assertThrows(LockUnavailableException.class, work);
+        while (why.getCause() != null) why = why.getCause();
+        return why.getMessage();
+    }
+
+    @Test
+    void what_the_credentials_of_an_application_throw_is_said() throws Exception {
+        DefaultJedisClientConfig config = DefaultJedisClientConfig.builder().credentialsProvider(() -> {
+            throw new AssertionError("no credentials");
+        }).build();
+        try (Server server = new Server();
+                RedisLocks locks = RedisLocks.builder(
+                        JedisTransport.of(config, new HostAndPort("127.0.0.1", server.port()))).build()) {
+            assertEquals("no credentials", cause(() -> locks.exclusive("k").tryAcquire(Duration.ZERO)));
+            RedisURI uri = RedisURI.create(server.url());
+            uri.setCredentialsProvider(() -> {
+                throw new AssertionError("no credentials");
+            });
+            try (RedisLocks others = RedisLocks.builder(LettuceTransport.of(uri)).build()) {
+                assertEquals("no credentials", cause(() -> others.exclusive("k").tryAcquire(Duration.ZERO)));
+            }
         }
     }
 

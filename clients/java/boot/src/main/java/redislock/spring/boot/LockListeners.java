@@ -14,7 +14,7 @@ record LockListeners(List<LockListener> all) implements LockListener {
         for (LockListener listener : all) {
             try {
                 tell.accept(listener);
-            } catch (RuntimeException failure) {
+            } catch (Throwable failure) {
                 LOG.log(System.Logger.Level.WARNING, "a listener of locks failed", failure);
             }
         }

@@ -24,6 +24,7 @@ import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
+import org.springframework.core.annotation.Order;
 import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
@@ -112,6 +113,17 @@ class ApplicationTest {
         @Bean(destroyMethod = "")
         Transport transport(FakeServer server) {
             return server.transport();
+        }
+
+        @Bean
+        @Order(0)
+        LockListener failing() {
+            return new LockListener() {
+                @Override
+                public void onLost(String key, Hold.Loss why) {
+                    throw new AssertionError("it keeps nothing from the next one");
+                }
+            };
         }
 
         @Bean
