@@ -13,6 +13,8 @@ from redis import exceptions as errors
 from redis_lock_client._common import ANSWER, LOOK, READ_ON, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 
+TURNS = 3  # of the loop, after which a task has read what is there
+
 
 class Bell:
     """As asyncio.Event, but a wait for it has a limit, and needs no task of its own.
@@ -216,6 +218,10 @@ class TaskServer(Server):
         except (errors.RedisError, OSError):
             return False
 
+    @staticmethod
+    def is_connected(connection: Any) -> bool:
+        return bool(connection.is_connected)
+
     def close(self, connection: Any) -> None:
         with contextlib.suppress(Exception):
             connection._close()
@@ -224,7 +230,12 @@ class TaskServer(Server):
         task = self.task(self.write_and_read(connection, data, count, replies))
         try:
             await asyncio.wait({task}, timeout=limit)
+            for _ in range(TURNS):
+                if not task.done():
+                    await asyncio.sleep(0)
             if not task.done():
+                task.cancel()
+                await asyncio.wait({task})  # whoever reads next is alone
                 raise errors.TimeoutError("the server did not answer in time")
             task.result()
         finally:

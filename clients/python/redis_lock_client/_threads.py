@@ -163,6 +163,10 @@ class ThreadServer(Server):
         except (errors.RedisError, OSError, ValueError):
             return False
 
+    @staticmethod
+    def is_connected(connection: Any) -> bool:
+        return connection._sock is not None
+
     def close(self, connection: Any) -> None:
         with contextlib.suppress(Exception):
             connection.disconnect()

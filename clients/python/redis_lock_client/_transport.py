@@ -36,6 +36,7 @@ from redis_lock_client._waiting import PROVE, Line, State, Turn, is_cluster
 T = TypeVar("T")
 Words = Sequence[Any]
 MOST_AT_ONCE = 1000  # requests in one write
+GLANCE = 0.01  # for replies that are there
 
 
 class Request(abc.ABC):
@@ -192,6 +193,7 @@ class Server(abc.ABC):
         self.awake_at = -math.inf  # when the renewer looks again; -inf while it is awake
         self.over = False
         self.own: Any = None  # the renewer's connection, which is never lent
+        self.late: tuple[Any, int] | None = None  # the one before, and how many replies are late there
         self.idle: list[tuple[float, Any]] = []  # connections without a use, and since when
         self.lent: weakref.WeakSet[Request] = weakref.WeakSet()  # those that have a connection, or open one
         self.agenda: list[tuple[float, int, Duty]] = []  # a heap, with entries that do not count any more
@@ -337,6 +339,7 @@ class Server(abc.ABC):
         # A server that hangs must not hold up a lock with a shorter lease than these.
         limit = min(min((duty.lease for duty, _ in work), default=math.inf), min(self.leases, default=math.inf)) / 6
         replies: list[Any] = []
+        count = 0
         failure: Exception | None = None
         sent = now()
         if any(words for _, words in work):
@@ -346,10 +349,12 @@ class Server(abc.ABC):
                 packed = {duty: pack(self.own, words) for duty, words in work}
                 good = [(data, words) for duty, words in work if isinstance(data := packed[duty], bytes)]
                 data = b"".join(data for data, _ in good)
-                await self.exchange(self.own, data, sum(len(words) for _, words in good), replies, limit)
+                count = sum(len(words) for _, words in good)
+                await self.exchange(self.own, data, count, replies, limit)
             except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
                 failure = error
-                self.break_own(timed_out=isinstance(error, errors.TimeoutError))
+                is_late = isinstance(error, errors.TimeoutError)
+                self.break_own(timed_out=is_late, late=count - len(replies) if is_late else 0)
             except BaseException:  # nobody knows how far it came
                 self.break_own(timed_out=False)
                 for duty, _ in work:
@@ -371,18 +376,24 @@ class Server(abc.ABC):
                 self.plan(duty)
 
     async def connect_own(self, limit: float) -> None:
-        """The renewer's connection is open. After an error it is a new one, or an idle one where there is none."""
+        """The renewer's connection is open. After an error it is a new one, or an idle one where there is none.
+
+        One that was late is used again once its replies have come, if that is before another one is open.
+        """
         if self.own is not None:
+            self.close_late()
             return
-        try:
-            connection = await self.open(limit)
-        except Exception as error:
-            if not is_crowded(error):
-                raise
-            found = await self.pick()
-            if found is None:
-                raise
-            connection = found
+        connection = await self.catch_up(GLANCE)
+        if connection is None:
+            try:
+                connection = await self.open(limit)
+            except Exception as error:
+                if not is_crowded(error):
+                    raise
+                connection = await self.pick() or await self.catch_up(limit)
+                if connection is None:
+                    raise
+        self.close_late()
         with mutex:
             if self.own is None:
                 self.own = connection
@@ -390,15 +401,46 @@ class Server(abc.ABC):
                 return
         self.give(connection)
 
-    def break_own(self, *, timed_out: bool) -> None:
+    async def catch_up(self, limit: float) -> Any:
+        """The late connection, if its replies come within this time. They are of requests that were given up."""
+        with mutex:
+            late, self.late = self.late, None
+        if late is None:
+            return None
+        connection, count = late
+        replies: list[Any] = []
+        try:
+            if self.is_connected(connection):
+                await self.exchange(connection, b"", count, replies, limit)
+                return connection
+        except errors.TimeoutError:
+            self.late = connection, count - len(replies)
+            return None
+        except BaseException as error:
+            self.close(connection)
+            if not isinstance(error, Exception):
+                raise
+        return None
+
+    def break_own(self, *, timed_out: bool, late: int = 0) -> None:
+        """Ends its use. While so many replies are late there, and there is no other one, it is kept."""
         with mutex:
             connection, self.own = self.own, None
             if connection is not None:
                 self.hasten(self.line.part(now()))
-        if connection is not None:
+        if connection is not None and late > 0:
+            self.close_late()
+            self.late = connection, late
+        elif connection is not None:
             self.close(connection)
         if timed_out:
             self.close_idle()
+
+    def close_late(self) -> None:
+        with mutex:
+            late, self.late = self.late, None
+        if late is not None:
+            self.close(late[0])
 
     async def tidy(self) -> None:
         """Closes idle connections in time, and sees that the renewer's is there before it is needed."""
@@ -411,6 +453,8 @@ class Server(abc.ABC):
         if self.is_busy():
             return
         own = self.own
+        if not self.planned:
+            self.close_late()
         if own is not None and not await self.is_open(own):
             self.break_own(timed_out=False)
         if self.own is None and self.planned and now() >= self.open_at:
@@ -575,6 +619,7 @@ class Server(abc.ABC):
         with mutex:
             connections = [connection for _, connection in self.idle] + [self.own] * (self.own is not None)
             self.idle, self.own = [], None
+        self.close_late()
         for connection in connections:
             self.close(connection)
 
@@ -598,7 +643,7 @@ class Server(abc.ABC):
             try:
                 await self.post(request, words, limit, fresh=fresh, asking=asking)
             except Exception as error:
-                if asking or self.own is None or not is_crowded(error):
+                if asking or (self.own or self.late) is None or not is_crowded(error):
                     raise
             else:
                 return request
@@ -659,6 +704,11 @@ class Server(abc.ABC):
     @abc.abstractmethod
     async def is_open(self, connection: Any) -> bool:
         """True if nothing says that an idle connection was closed."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def is_connected(connection: Any) -> bool:
+        """True if this side has not closed it."""
 
     @abc.abstractmethod
     def close(self, connection: Any) -> None: ...

@@ -128,7 +128,7 @@ class Proxy:
         self.replaces = None  # what of the client's bytes, and by what
         self.open = threading.Event()
         self.open.set()
-        self.hold_next = False  # keeps the next request to acquire, and what comes over its connection, until `held`
+        self.hold_next = None  # keeps the next of these commands, and what comes over its connection, until `held`
         self.held = threading.Event()
         self.writers = []
         self.deaf = set()
@@ -163,8 +163,8 @@ class Proxy:
             while data := await reader.read(65536):
                 if self.replaces is not None:
                     data = data.replace(*self.replaces)
-                if inward and self.hold_next and b"LOCK.ACQUIRE" in data:
-                    self.hold_next = False
+                if inward and self.hold_next is not None and self.hold_next in data:
+                    self.hold_next = None
                     await is_set(self.held)
                 await is_set(self.open)
                 if pair not in self.deaf:

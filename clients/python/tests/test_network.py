@@ -13,9 +13,9 @@ from unittest import mock
 
 import redis
 import redis.asyncio
-from stage import FOLDER, PORTS, OnServer, together, until, wait_for
+from stage import FOLDER, PORT, PORTS, OnServer, together, until, wait_for
 
-from redis_lock_client import AsyncLock, Lock, LockLost, _transport
+from redis_lock_client import AsyncLock, Lock, LockLost, _tasks, _transport
 from redis_lock_client.quorum import QuorumLock
 
 COSTS = json.loads((FOLDER.parent / "costs.json").read_text())["python"]
@@ -115,6 +115,58 @@ class NetworkTest(OnServer):
                 self.assertEqual([wait.result() for wait in waits], [False] * 12)
             self.assertTrue(lock.check())
             self.assertFalse(lock.lost)
+
+    def test_a_late_answer_costs_no_lock_where_no_other_connection_is_to_be_had(self):
+        proxy = self.proxy()
+        client = self.through(proxy)
+        with Lock(client, self.key, lease=6.0) as lock:
+            limit = int(self.client.config_get("maxclients")["maxclients"])
+            self.addCleanup(self.client.config_set, "maxclients", limit)
+            self.client.config_set("maxclients", 1)  # who closes one gets no other one
+            proxy.hold_next = b"LOCK.EXTEND"
+            wait_for(lambda: proxy.hold_next is None)
+            time.sleep(1.3)  # a renewal has one second
+            proxy.held.set()
+            extended = self.calls("extend")
+            wait_for(lambda: self.calls("extend") > extended + 2 or lock.lost)
+            self.assertFalse(lock.lost)
+            self.assertTrue(lock.check())
+
+    def test_a_late_answer_costs_no_lock_of_asyncio_where_no_other_connection_is_to_be_had(self):
+        wire = self.proxy()
+
+        async def main():
+            async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.key, lease=6.0) as lock:
+                limit = int(self.client.config_get("maxclients")["maxclients"])
+                self.addCleanup(self.client.config_set, "maxclients", limit)
+                self.client.config_set("maxclients", 1)
+                wire.hold_next = b"LOCK.EXTEND"
+                await until(lambda: wire.hold_next is None)
+                await asyncio.sleep(1.3)
+                wire.held.set()
+                extended = self.calls("extend")
+                await until(lambda: self.calls("extend") > extended + 2 or lock.lost)
+                self.assertFalse(lock.lost)
+                self.client.config_set("maxclients", limit)
+
+        asyncio.run(main())
+
+    def test_an_answer_that_a_busy_loop_has_not_read_yet_counts(self):
+        exchange = _tasks.TaskServer.exchange
+
+        async def busy(*asked):
+            asyncio.get_running_loop().call_soon(time.sleep, 1.2)  # a renewal has one second
+            await exchange(*asked)
+
+        async def main():
+            async with redis.asyncio.Redis(port=PORT) as client, AsyncLock(client, self.key, lease=6.0) as lock:
+                extended, opened = self.calls("extend"), self.client.info("stats")["total_connections_received"]
+                with mock.patch.object(_tasks.TaskServer, "exchange", busy):
+                    await until(lambda: self.calls("extend") > extended + 1)
+                self.assertFalse(lock.lost)
+                self.assertEqual(self.client.info("stats")["total_connections_received"], opened)
+
+        asyncio.run(main())
 
     def test_a_held_lock_outlives_the_last_descriptor(self):
         client = self.through(self.proxy())
@@ -293,7 +345,7 @@ class NetworkTest(OnServer):
         wire = self.proxy()
         client = self.through(wire, socket_timeout=1)
         before = self.calls("release")
-        wire.hold_next = True
+        wire.hold_next = b"LOCK.ACQUIRE"
         with self.assertRaises(redis.TimeoutError):
             Lock(client, self.key, lease=600.0, wait=0).acquire()
         wait_for(lambda: self.calls("release") > before)
@@ -308,7 +360,7 @@ class NetworkTest(OnServer):
         async def main():
             client = redis.asyncio.Redis(port=wire.port)
             before, acquired = self.calls("release"), self.calls("acquire")
-            wire.hold_next = True
+            wire.hold_next = b"LOCK.ACQUIRE"
             waiting = asyncio.create_task(AsyncLock(client, self.key, lease=600.0).acquire())
             await until(lambda: not wire.hold_next)
             waiting.cancel()

@@ -391,7 +391,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
         wire = self.wire(0)
         with self.lock(self.clients_of([wire.port, *PORTS[1:]]), lease=3.0) as lock:
             wait_for(lambda: self.all_hold(lock))
-            wire.hold_next = True
+            wire.hold_next = b"LOCK.ACQUIRE"
             self.break_at(0)
             wait_for(lambda: not wire.hold_next)
             wait_for(lambda: self.all_hold(lock))
@@ -465,7 +465,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
         wire = self.wire(0)
         nodes = self.clients_of([wire.port, *PORTS[1:]])
         before = self.calls(0, "acquire")
-        wire.hold_next = True
+        wire.hold_next = b"LOCK.ACQUIRE"
         with self.lock(nodes, lease=600.0):
             wait_for(lambda: None not in self.fences()[1:])
             wait_for(lambda: not wire.hold_next)  # else the release may come before the request is on its way
