@@ -287,7 +287,7 @@ func (h *held) release(ctx context.Context) error {
 	} else {
 		defer context.AfterFunc(ctx, cancel)()
 	}
-	missing, repeated, err := h.ask(sends, deadline, h.freeing())
+	missing, repeated, err := h.ask(sends, deadline, h.each("LOCK.RELEASE", "ALL"))
 	// Null to a release that was repeated is the success of the first.
 	if missing && !repeated {
 		h.lose(errors.New("the server says so"))
@@ -296,7 +296,7 @@ func (h *held) release(ctx context.Context) error {
 	if err == nil || !again(err) {
 		h.free()
 	} else {
-		h.engine.run(func() { h.settle(h.freeing) })
+		h.engine.run(h.settle)
 	}
 	switch {
 	case isLost:
@@ -320,14 +320,12 @@ func again(err error) bool {
 	return !errors.As(err, &reply) || reply.passes()
 }
 
-func (h *held) freeing() []Request { return h.each("LOCK.RELEASE", "ALL") }
-
-// settle repeats what was not answered.
-func (h *held) settle(requests func() []Request) {
+// settle repeats a release that was not answered.
+func (h *held) settle() {
 	defer h.free()
 	end := time.Now().Add(h.terms.lease)
 	for pause := pauseMin; time.Now().Before(end) && h.engine.sleep(pause); pause = min(2*pause, pauseMax) {
-		_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), requests())
+		_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.each("LOCK.RELEASE", "ALL"))
 		if err == nil || !again(err) {
 			return
 		}
@@ -379,9 +377,8 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, and leaves the lock to its lease. If the server does not answer, the same is asked for until
-// it does; nobody can have what was to be detached, which is given back then.
-func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
+// lapse stops the renewal, and leaves the lock to its lease.
+func (h *held) lapse(ctx context.Context, after time.Duration) error {
 	if err := h.check(); err != nil {
 		return err
 	}
@@ -396,16 +393,8 @@ func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) 
 	if !h.end(ErrReleased) {
 		return h.check()
 	}
-	ending := func() []Request { return h.ending(ends) }
-	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), ending())
-	if err != nil && again(err) {
-		if isDetached {
-			ending = h.freeing
-		}
-		h.engine.run(func() { h.settle(ending) })
-	} else {
-		h.free()
-	}
+	defer h.free()
+	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), h.ending(ends))
 	switch {
 	case err != nil:
 		return &Error{h.terms.key(), explained(err)}

@@ -149,41 +149,6 @@ func TestARenewalThatIsOvertakenProlongsNoLeaseThatEndsLater(t *testing.T) {
 	})
 }
 
-// The server is down until after the answer was due.
-func TestWhatEndsALeaseIsAskedForUntilItIsAnswered(t *testing.T) {
-	for _, one := range []struct {
-		name  string
-		end   func(*redislock.Hold) error
-		until time.Duration
-	}{
-		{"unlock", func(h *redislock.Hold) error { return h.Unlock(bg) }, 5 * time.Second},
-		{"unlock after", func(h *redislock.Hold) error { return h.UnlockAfter(12 * time.Second) }, 12 * time.Second},
-		{"detach", func(h *redislock.Hold) error { _, err := h.Detach(bg); return err }, 5 * time.Second},
-	} {
-		t.Run(one.name, func(t *testing.T) {
-			server := &tapped{}
-			inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
-				hold, err := client.Lock(bg, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
-				begin := time.Now()
-				server.SetDown(true)
-				if err := one.end(hold); !errors.Is(err, redislock.ErrUnavailable) {
-					t.Error(err)
-				}
-				server.SetDown(false)
-				for len(server.Holders("k")) > 0 {
-					time.Sleep(100 * time.Millisecond)
-				}
-				if took := time.Since(begin); took < one.until-5*time.Second || took > one.until+time.Second {
-					t.Error("the lock ended after", took)
-				}
-			})
-		})
-	}
-}
-
 type slowLog struct{ slog.Handler }
 
 func (slowLog) Enabled(context.Context, slog.Level) bool { return true }
