@@ -289,14 +289,13 @@ func (h *held) release(ctx context.Context) error {
 	} else {
 		defer context.AfterFunc(ctx, cancel)()
 	}
-	requests := func() []Request { return h.each("LOCK.RELEASE", "ALL") }
-	missing, repeated, err := h.ask(sends, deadline, requests())
+	missing, repeated, err := h.ask(sends, deadline, h.releasings())
 	// Null to a release that was repeated is the success of the first.
 	if missing && !repeated {
 		h.lose(errors.New("the server says so"))
 	}
 	h.end(ErrReleased)
-	h.freeAfter(err, requests)
+	h.freeAfter(err, h.releasings)
 	switch {
 	case isLost:
 		return before
@@ -313,13 +312,15 @@ func (h *held) release(ctx context.Context) error {
 	return nil
 }
 
+func (h *held) releasings() []Request { return h.each("LOCK.RELEASE", "ALL") }
+
 // again is true if it is worth sending a request again after this error.
 func again(err error) bool {
 	var reply *ServerError
 	return !errors.As(err, &reply) || reply.passes()
 }
 
-// freeAfter frees the keys. If what ended the hold was not answered, it is repeated before.
+// freeAfter frees the keys. If what ended the hold was not answered, this is repeated before.
 func (h *held) freeAfter(err error, requests func() []Request) {
 	if err == nil || !again(err) {
 		h.free()
@@ -382,8 +383,9 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, and leaves the lock to its lease.
-func (h *held) lapse(ctx context.Context, after time.Duration) error {
+// lapse stops the renewal, and leaves the lock to its lease. Without an answer it is repeated, or the lock that is
+// detached for nobody is given back.
+func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
 	if err := h.check(); err != nil {
 		return err
 	}
@@ -400,6 +402,9 @@ func (h *held) lapse(ctx context.Context, after time.Duration) error {
 	}
 	requests := func() []Request { return h.ending(ends) }
 	missing, repeated, err := h.ask(ctx, time.Now().Add(answerTime), requests())
+	if isDetached {
+		requests = h.releasings
+	}
 	h.freeAfter(err, requests)
 	switch {
 	case err != nil:

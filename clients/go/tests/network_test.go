@@ -229,6 +229,13 @@ func TestAnEndThatIsLostOnTheWayIsRepeated(t *testing.T) {
 			s.proxy.refuses.Store(false)
 			s.untilFree()
 		}
+		// Nobody has the token.
+		hold := s.lock(redislock.WithLease(10 * time.Minute))
+		s.proxy.freeze()
+		if _, err := hold.Detach(s.ctx); !errors.Is(err, redislock.ErrUnavailable) {
+			s.Error("detach", err)
+		}
+		s.untilFree()
 	})
 }
 
