@@ -509,11 +509,11 @@ func (h *Hold) Unlock(ctx context.Context) error {
 func (h *Hold) UnlockAfter(d time.Duration) error {
 	defer runtime.KeepAlive(h)
 	h.cleanup.Stop()
-	return h.held.lapse(context.Background(), d)
+	return h.held.lapse(context.Background(), d, false)
 }
 
 // Detach renews the lock no more, and returns what another process adopts it by, within its lease. Several keys and
-// shares cannot be handed over.
+// shares cannot be handed over. If the server does not answer, the lock is given back.
 func (h *Hold) Detach(ctx context.Context) (HoldToken, error) {
 	defer runtime.KeepAlive(h)
 	t := h.held.terms
@@ -521,7 +521,7 @@ func (h *Hold) Detach(ctx context.Context) (HoldToken, error) {
 		return HoldToken{}, &Error{h.Key(), invalid("several keys and shares cannot be handed over")}
 	}
 	h.cleanup.Stop()
-	if err := h.held.lapse(ctx, t.lease); err != nil {
+	if err := h.held.lapse(ctx, t.lease, true); err != nil {
 		return HoldToken{}, err
 	}
 	return HoldToken{Key: t.key(), Owner: h.Owner(), Fence: h.Fence(), Lease: t.lease, Read: t.read}, nil

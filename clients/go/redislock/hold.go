@@ -142,7 +142,9 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 		h.mu.Unlock()
 		if ends > 0 && !missing {
 			// The server may have read it after the request of lapse.
-			h.ask(context.Background(), time.Now().Add(answerTime), h.ending(ends))
+			ending := func() []Request { return h.ending(ends) }
+			_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), ending())
+			h.freeAfter(err, ending)
 		}
 		return
 	}
@@ -287,17 +289,13 @@ func (h *held) release(ctx context.Context) error {
 	} else {
 		defer context.AfterFunc(ctx, cancel)()
 	}
-	missing, repeated, err := h.ask(sends, deadline, h.each("LOCK.RELEASE", "ALL"))
+	missing, repeated, err := h.ask(sends, deadline, h.releasings())
 	// Null to a release that was repeated is the success of the first.
 	if missing && !repeated {
 		h.lose(errors.New("the server says so"))
 	}
 	h.end(ErrReleased)
-	if err == nil || !again(err) {
-		h.free()
-	} else {
-		h.engine.run(h.settle)
-	}
+	h.freeAfter(err, h.releasings)
 	switch {
 	case isLost:
 		return before
@@ -314,22 +312,30 @@ func (h *held) release(ctx context.Context) error {
 	return nil
 }
 
+func (h *held) releasings() []Request { return h.each("LOCK.RELEASE", "ALL") }
+
 // again is true if it is worth sending a request again after this error.
 func again(err error) bool {
 	var reply *ServerError
 	return !errors.As(err, &reply) || reply.passes()
 }
 
-// settle repeats a release that was not answered.
-func (h *held) settle() {
-	defer h.free()
-	end := time.Now().Add(h.terms.lease)
-	for pause := pauseMin; time.Now().Before(end) && h.engine.sleep(pause); pause = min(2*pause, pauseMax) {
-		_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.each("LOCK.RELEASE", "ALL"))
-		if err == nil || !again(err) {
-			return
-		}
+// freeAfter frees the keys. If what ended the hold was not answered, this is repeated before.
+func (h *held) freeAfter(err error, requests func() []Request) {
+	if err == nil || !again(err) {
+		h.free()
+		return
 	}
+	h.engine.run(func() {
+		defer h.free()
+		end := time.Now().Add(h.terms.lease)
+		for pause := pauseMin; time.Now().Before(end) && h.engine.sleep(pause); pause = min(2*pause, pauseMax) {
+			_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), requests())
+			if err == nil || !again(err) {
+				return
+			}
+		}
+	})
 }
 
 // guard runs a command if the lock is held, and sends it once.
@@ -377,8 +383,9 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, and leaves the lock to its lease.
-func (h *held) lapse(ctx context.Context, after time.Duration) error {
+// lapse stops the renewal, and leaves the lock to its lease. Without an answer it is repeated, or the lock that is
+// detached for nobody is given back.
+func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
 	if err := h.check(); err != nil {
 		return err
 	}
@@ -393,14 +400,21 @@ func (h *held) lapse(ctx context.Context, after time.Duration) error {
 	if !h.end(ErrReleased) {
 		return h.check()
 	}
-	defer h.free()
-	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), h.ending(ends))
+	requests := func() []Request { return h.ending(ends) }
+	missing, repeated, err := h.ask(ctx, time.Now().Add(answerTime), requests())
+	if isDetached {
+		requests = h.releasings
+	}
+	h.freeAfter(err, requests)
 	switch {
 	case err != nil:
+		h.engine.tell("release", h.terms.key(), err)
 		return &Error{h.terms.key(), explained(err)}
-	case missing:
+	case missing && (!repeated || h.engine.now() < ends):
+		// Null to a request that was repeated is the success of the first, once its time is over.
 		return &Error{h.terms.key(), ErrLost}
 	}
+	h.engine.over("release")
 	return nil
 }
 

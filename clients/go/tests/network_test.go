@@ -214,6 +214,48 @@ func TestACancelWhileTheServerHangsLeavesNothing(t *testing.T) {
 	})
 }
 
+// What has no answer is sent again, until it is answered or the lease is over.
+func TestAnEndThatIsLostOnTheWayIsRepeated(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		for name, lose := range map[string]func(){
+			"silence": s.proxy.freeze,
+			"cut":     func() { s.proxy.refuses.Store(true); s.proxy.cut() },
+		} {
+			hold := s.lock(redislock.WithLease(10 * time.Minute))
+			lose()
+			if err := hold.UnlockAfter(time.Second); !errors.Is(err, redislock.ErrUnavailable) {
+				s.Error(name, err)
+			}
+			s.proxy.refuses.Store(false)
+			s.untilFree()
+		}
+		// Nobody has the token.
+		hold := s.lock(redislock.WithLease(10 * time.Minute))
+		s.proxy.freeze()
+		if _, err := hold.Detach(s.ctx); !errors.Is(err, redislock.ErrUnavailable) {
+			s.Error("detach", err)
+		}
+		s.untilFree()
+	})
+}
+
+// Null to the second request is no loss if the first one has ended the lock as it should.
+func TestAnEndWhoseAnswerIsLostIsNoLoss(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		hold := s.lock(redislock.WithLease(10 * time.Minute))
+		s.proxy.deafen(true)
+		ended := make(chan error)
+		go func() { ended <- hold.UnlockAfter(100 * time.Millisecond) }()
+		s.untilFree()
+		s.proxy.deafen(false)
+		s.proxy.cut()
+		// Where the machine is busy, its time may be over.
+		if err := <-ended; err != nil && !errors.Is(err, redislock.ErrUnavailable) {
+			s.Error(err)
+		}
+	})
+}
+
 // Waits beyond the limit ask from time to time, and open nothing.
 func TestATakeOverThatIsCancelledLeavesNothing(t *testing.T) {
 	onEachAtOnce(t, func(s *stage) {

@@ -2,7 +2,8 @@
 
 use crate::backoff::Backoff;
 use crate::channel::Failure;
-use crate::clock::Moment;
+use crate::clock::{Moment, QUEUE, READ_ON};
+use crate::errand::Errand;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::Owner;
@@ -10,6 +11,7 @@ use crate::pool::{Repeat, Request};
 use crate::request::{Terms, fences_of};
 use crate::sync::{Caller, Mailbox};
 use crate::transport::Transport;
+use redis::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,7 +63,7 @@ impl HoldToken {
             let [command] = &terms.raise(&owner, self.fence, self.fence + 1)[..] else { return Err(Error::Lost) };
             let (slot, sent, repeat) = (terms.slot(), Moment::now(), Repeat::Never);
             let request = Request { slot, command: command.clone(), limit: deadline.left(), repeat, parting: None };
-            let error = match transport.pool.ask(caller, request).await {
+            let error = match transport.pool.ask_or(caller, request, self.give_back(transport)).await {
                 Ok(reply) => match fences_of(reply)? {
                     Some(fences) => return Ok((fences[0], sent)),
                     None => return Err(Error::Lost),
@@ -81,6 +83,19 @@ impl HoldToken {
             }
             let pause = backoff.pause().min(deadline.left());
             let _: Option<()> = Mailbox::new().next(caller, Some(pause)).await;
+        }
+    }
+
+    /// Releases what a reply says was taken over for nobody. Without a reply nothing is released: under that fence
+    /// another may have taken it over.
+    fn give_back(&self, transport: &Arc<Transport>) -> impl FnOnce(Value) + Send + 'static {
+        let (terms, owner) = (self.terms(), Owner::named(&self.owner));
+        let (debt, transport) = (transport.owe(), transport.clone());
+        move |reply| {
+            let Ok(Some(fences)) = fences_of(reply) else { return };
+            let requests = terms.release(&owner, &fences);
+            let errand = Errand::once(terms.slot(), requests, READ_ON, move |_, _| drop(debt));
+            transport.lanes.send(errand.until(Moment::now() + terms.lasts() + QUEUE));
         }
     }
 }

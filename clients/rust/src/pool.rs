@@ -7,6 +7,8 @@ use crate::channel::{Channel, Failure, Parting};
 use crate::clock::{BLOCKING_MAX, IDLE, IDLE_MAX, LOOK, Moment};
 use crate::error::{Error, was_cut};
 use crate::servers::Servers;
+#[cfg(feature = "tokio")]
+use crate::sync::here;
 use crate::sync::{Caller, Mailbox, lock};
 use redis::{Cmd, RedisError, Value};
 use std::io;
@@ -92,12 +94,25 @@ impl Pool {
 
     /// The reply, once it is there or its time is up.
     pub(crate) async fn ask(self: &Arc<Self>, caller: Caller, request: Request) -> Result<Value, Failure> {
+        self.ask_or(caller, request, drop).await
+    }
+
+    /// The same. If the future is dropped before, this is given the reply in its place.
+    pub(crate) async fn ask_or(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: Request,
+        late: impl FnOnce(Value) + Send + 'static,
+    ) -> Result<Value, Failure> {
         let failed = |error: io::Error| Failure { error: Error::Connection(RedisError::from(error)), sent: false };
         let worker = self.take(request.slot).map_err(failed)?;
         let reply = match caller {
-            Caller::Thread => request.send(&mut lock(&worker.channel)),
+            Caller::Thread => {
+                drop(late);
+                request.send(&mut lock(&worker.channel))
+            }
             #[cfg(feature = "tokio")]
-            Caller::Task => worker.ask(caller, request).await,
+            Caller::Task => worker.ask(caller, request, late).await,
         };
         self.put_back(worker, &reply);
         reply
@@ -170,14 +185,45 @@ impl Pool {
 #[cfg(feature = "tokio")]
 impl Worker {
     /// The reply to a request that its own thread sends. If nobody waits for that any more, the thread ends after it.
-    async fn ask(&self, caller: Caller, request: Request) -> Result<Value, Failure> {
+    async fn ask(
+        &self,
+        caller: Caller,
+        request: Request,
+        late: impl FnOnce(Value) + Send + 'static,
+    ) -> Result<Value, Failure> {
         let (lane, limit) = (self.lane.clone(), request.limit);
-        let events = Mailbox::new();
-        drop(self.tasks.send(Task::Ask(request, events.clone())));
+        let mut asked = Asked { tasks: &self.tasks, events: Mailbox::new(), late: Some(late) };
+        drop(self.tasks.send(Task::Ask(request, asked.events.clone())));
         // It may be sent twice.
-        match events.next(caller, Some(limit * 2 + LOOK)).await {
-            Some(Event::Reply(reply)) => reply,
+        match asked.events.next(caller, Some(limit * 2 + LOOK)).await {
+            Some(Event::Reply(reply)) => {
+                asked.late = None;
+                reply
+            }
             _ => Err(Failure::silent(&lane, limit)),
+        }
+    }
+}
+
+/// A request whose reply a task waits for.
+#[cfg(feature = "tokio")]
+struct Asked<'a, F: FnOnce(Value) + Send + 'static> {
+    tasks: &'a Sender<Task>,
+    events: Mailbox<Event>,
+    /// Is given the reply if the task is not.
+    late: Option<F>,
+}
+
+#[cfg(feature = "tokio")]
+impl<F: FnOnce(Value) + Send + 'static> Drop for Asked<'_, F> {
+    fn drop(&mut self) {
+        if let Some(late) = self.late.take() {
+            let events = self.events.clone();
+            drop(self.tasks.send(Task::AfterClosing(Box::new(move || {
+                if let Some(Event::Reply(Ok(reply))) = here(events.next(Caller::Thread, Some(Duration::ZERO))) {
+                    late(reply);
+                }
+            }))));
         }
     }
 }

@@ -109,7 +109,7 @@ impl Client {
         Ok(is_some(&self.ask_in(Caller::Task, key.as_ref(), &request).await?))
     }
 
-    /// [`adopt`](Client::adopt) for tasks.
+    /// [`adopt`](Client::adopt) for tasks. If its future is dropped, what the server gives all the same is given back.
     ///
     /// # Errors
     ///

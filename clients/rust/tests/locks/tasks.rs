@@ -3,9 +3,12 @@
 use crate::{SHORT, client_of};
 use redis_lock_client::redis::{Value, cmd};
 use redis_lock_client::{AsyncGuard, Client, Error, Owner, Quorum};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Server, Signal, wait_for, wait_so_long};
+use testbed::{PATIENCE, Proxy, Server, Signal, wait_for, wait_so_long};
 use tokio::runtime::{Builder, Runtime};
 
 /// Far less than a request may take at a server that hangs.
@@ -115,6 +118,32 @@ fn a_task_asks_about_locks_hands_them_over_and_gives_them_up() {
         adopted.release_after(Duration::from_millis(50)).await.unwrap();
     });
     wait_for("its end", || server.connect().lock_info("k").is_none());
+}
+
+#[test]
+fn a_take_over_whose_future_is_dropped_keeps_no_lock() {
+    let server = Server::new();
+    let (proxy, mut conn) = (Proxy::to(server.port()), server.connect());
+    let (giver, client) = (client_of(&server), Client::open(("127.0.0.1", proxy.port())).unwrap().timeout(PATIENCE));
+    let runtime = runtime();
+    let detach = || giver.key("k").lease(PATIENCE * 10).lock().unwrap().detach().unwrap();
+    // Of a server that has just begun it is asked more than once.
+    runtime.block_on(async { client.adopt_async(&detach()).await.unwrap().release().await }).unwrap();
+    for is_answered in [false, true] {
+        let token = detach();
+        proxy.freeze(!is_answered);
+        runtime.block_on(async {
+            let mut adoption = pin!(client.adopt_async(&token));
+            assert!(adoption.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            if is_answered {
+                let fence = i64::try_from(token.fence).unwrap();
+                wait_for("the answer", || conn.lock_info("k").unwrap().holders[0].fence > fence);
+            }
+        });
+        proxy.freeze(false);
+        assert!(runtime.block_on(client.wait_released_async(PATIENCE)));
+        assert!(conn.lock_info("k").is_none(), "answered: {is_answered}");
+    }
 }
 
 #[test]
