@@ -303,7 +303,7 @@ type HoldToken struct {
 }
 
 // Adopt takes over what another process has detached. The fence rises, so that the token is void after it. What the
-// server gives after the end of ctx is released.
+// server gives after the end of ctx is released. If its answer is lost, the lock stays for its lease.
 func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 	type outcome struct {
 		hold *Hold
