@@ -13,7 +13,7 @@ from redis import exceptions as errors
 from redis_lock_client._common import ANSWER, LOOK, READ_ON, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 
-TURNS = 3  # of the loop, after which a task has read what is there
+SLICES = 4  # of the time for an answer: a turn in which the application blocks the loop uses up one
 
 
 class Bell:
@@ -175,7 +175,8 @@ class TaskServer(Server):
     def abandon(self) -> None:
         connections = [connection for _, connection in self.idle] + [self.own, self.subscribed]
         connections += [request.connection for request in self.lent]
-        self.idle, self.own = [], None
+        connections += [self.late[0]] if self.late is not None else []
+        self.idle, self.own, self.late = [], None, None
         for connection in filter(None, connections):
             writer, connection._writer, connection._reader = connection._writer, None, None
             with contextlib.suppress(Exception):
@@ -229,10 +230,8 @@ class TaskServer(Server):
     async def exchange(self, connection: Any, data: bytes, count: int, replies: list[Any], limit: float) -> None:
         task = self.task(self.write_and_read(connection, data, count, replies))
         try:
-            await asyncio.wait({task}, timeout=limit)
-            for _ in range(TURNS):
-                if not task.done():
-                    await asyncio.sleep(0)
+            for _ in range(SLICES):
+                await asyncio.wait({task}, timeout=limit / SLICES)
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})  # whoever reads next is alone

@@ -119,16 +119,16 @@ class NetworkTest(OnServer):
     def test_a_late_answer_costs_no_lock_where_no_other_connection_is_to_be_had(self):
         proxy = self.proxy()
         client = self.through(proxy)
-        with Lock(client, self.key, lease=6.0) as lock:
+        with Lock(client, self.key, lease=12.0) as lock:
             limit = int(self.client.config_get("maxclients")["maxclients"])
             self.addCleanup(self.client.config_set, "maxclients", limit)
             self.client.config_set("maxclients", 1)  # who closes one gets no other one
+            extended = self.calls("extend")
             proxy.hold_next = b"LOCK.EXTEND"
             wait_for(lambda: proxy.hold_next is None)
-            time.sleep(1.3)  # a renewal has one second
+            time.sleep(2.6)  # a renewal has two seconds
             proxy.held.set()
-            extended = self.calls("extend")
-            wait_for(lambda: self.calls("extend") > extended + 2 or lock.lost)
+            wait_for(lambda: self.calls("extend") > extended + 1 or lock.lost)
             self.assertFalse(lock.lost)
             self.assertTrue(lock.check())
 
@@ -136,35 +136,38 @@ class NetworkTest(OnServer):
         wire = self.proxy()
 
         async def main():
-            async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.key, lease=6.0) as lock:
+            async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.key, lease=12.0) as lock:
                 limit = int(self.client.config_get("maxclients")["maxclients"])
                 self.addCleanup(self.client.config_set, "maxclients", limit)
                 self.client.config_set("maxclients", 1)
+                extended = self.calls("extend")
                 wire.hold_next = b"LOCK.EXTEND"
                 await until(lambda: wire.hold_next is None)
-                await asyncio.sleep(1.3)
+                await asyncio.sleep(2.6)
                 wire.held.set()
-                extended = self.calls("extend")
-                await until(lambda: self.calls("extend") > extended + 2 or lock.lost)
+                await until(lambda: self.calls("extend") > extended + 1 or lock.lost)
                 self.assertFalse(lock.lost)
                 self.client.config_set("maxclients", limit)
 
         asyncio.run(main())
 
-    def test_an_answer_that_a_busy_loop_has_not_read_yet_counts(self):
-        exchange = _tasks.TaskServer.exchange
+    def test_a_loop_that_is_blocked_before_it_asks_has_time_for_the_answer(self):
+        exchange, answered = _tasks.TaskServer.exchange, []
 
         async def busy(*asked):
-            asyncio.get_running_loop().call_soon(time.sleep, 1.2)  # a renewal has one second
+            asyncio.get_running_loop().call_soon(time.sleep, 3.2)  # a renewal has three seconds
+            answered.append(False)
             await exchange(*asked)
+            answered.append(True)
 
         async def main():
-            async with redis.asyncio.Redis(port=PORT) as client, AsyncLock(client, self.key, lease=6.0) as lock:
-                extended, opened = self.calls("extend"), self.client.info("stats")["total_connections_received"]
+            async with redis.asyncio.Redis(port=PORT) as client, AsyncLock(client, self.key, lease=18.0) as lock:
+                (server,) = (one for one in _transport.servers.values() if one.source is client.connection_pool)
                 with mock.patch.object(_tasks.TaskServer, "exchange", busy):
-                    await until(lambda: self.calls("extend") > extended + 1)
-                self.assertFalse(lock.lost)
-                self.assertEqual(self.client.info("stats")["total_connections_received"], opened)
+                    lock._hold.due = _transport.now()
+                    server.plan(lock._hold)
+                    await until(lambda: len(answered) > 1)
+                self.assertEqual(answered, [False, True])
 
         asyncio.run(main())
 
