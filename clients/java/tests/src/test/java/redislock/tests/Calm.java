@@ -69,9 +69,9 @@ class Calm implements LockListener, AutoCloseable {
         return isBusy || now - beat > BEAT_MILLIS + LATE_MILLIS || now - lateAt < SHORTLY_MILLIS;
     }
 
-    /** True if the machine is to blame for trouble, or was late: an answer that is late is asked for again, untold. */
+    /** True if there was trouble for which the machine is to blame. */
     boolean isOver() {
-        return isOver || isLate();
+        return isOver;
     }
 
     @Override

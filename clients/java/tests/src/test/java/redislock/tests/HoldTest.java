@@ -399,7 +399,8 @@ class HoldTest {
             }
             CompletableFuture<Void> last = CompletableFuture.allOf(all.toArray(CompletableFuture<?>[]::new));
             Server.await("all to be served", () -> {
-                assertTrue(at(library).clients() <= 6 || calm.isOver());
+                // An answer that is late is asked for again over a new connection, untold.
+                assertTrue(at(library).clients() <= 6 || calm.isLate() || calm.isOver());
                 return last.isDone();
             });
             last.join();
