@@ -49,6 +49,7 @@ fn free(node: &Node, key: &[u8]) -> Json {
     with_place(all.map(|(name, value)| (name.to_owned(), value)).collect(), node, key)
 }
 
+/// Such as `1 lock`, or `2 locks`.
 fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
