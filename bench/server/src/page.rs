@@ -243,7 +243,7 @@ impl Machine {
             let sizes = rows(file, "profile", "sizes");
             let clients = sizes.iter().map(|size| whole(size["clients"].as_f64().unwrap_or_default()));
             let heads: String = clients.map(|count| format!(" {count} clients | `BLPOP` |")).collect();
-            let parts = ["parts", "calls", "of_the_server"].into_iter().flat_map(|part| {
+            let parts = ["parts", "calls"].into_iter().flat_map(|part| {
                 let of_first = sizes.first().and_then(|size| size[part].as_array()).into_iter().flatten();
                 of_first.enumerate().map(move |(at, row)| profile_row(sizes, part, at, &row["name"]))
             });
@@ -269,7 +269,7 @@ impl Machine {
     }
 }
 
-/// One part of a profile, of all sizes. Functions may come in another order among more clients.
+/// One part of a profile, of all sizes.
 fn profile_row(sizes: &[Value], part: &str, at: usize, name: &Value) -> String {
     let cell = |size: &Value| {
         let same = size[part].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == *name));
@@ -284,7 +284,6 @@ fn profile_row(sizes: &[Value], part: &str, at: usize, name: &Value) -> String {
     let name = name.as_str().unwrap_or_default();
     match (part, at) {
         ("parts", 0) => format!("| instructions, all |{cells}\n"),
-        ("of_the_server", _) => format!("| `{}` |{cells}\n", name.rsplit(": ").next().unwrap_or(name)),
         _ => format!("| {name} |{cells}\n"),
     }
 }

@@ -15,8 +15,6 @@ const MODULE: &str = "libredis_lock.so";
 const CALLS: [&str; 3] = ["read", "write", "epoll_wait"];
 /// How many functions are shown.
 const ROWS: usize = 40;
-/// So many are kept for other programs.
-const KEPT: usize = 8;
 
 /// Prints it, and returns what was found for other programs.
 pub(crate) fn table(program: &Path, options: &[(String, String)], sizes: &[usize], count: usize) -> Value {
@@ -86,12 +84,8 @@ fn tell(size: usize, ours: &Profile, theirs: &Profile) -> Value {
         ours.0.iter().map(|(function, own)| (function, own.instructions - cost(theirs, function))).collect();
     by_difference.sort_by(|one, other| other.1.total_cmp(&one.1));
     by_difference.truncate(ROWS);
-    let mut functions = Vec::new();
     for (function, _) in by_difference {
-        let told = row(&format!("{}: {}", function.0, function.1), cost(ours, function), cost(theirs, function));
-        if function.0 != MODULE && !is_library(&function.0) && functions.len() < KEPT {
-            functions.push(told);
-        }
+        row(&format!("{}: {}", function.0, function.1), cost(ours, function), cost(theirs, function));
     }
-    json!({ "clients": size, "parts": parts, "calls": calls, "of_the_server": functions })
+    json!({ "clients": size, "parts": parts, "calls": calls })
 }
