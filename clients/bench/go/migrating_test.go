@@ -8,10 +8,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"redis-lock.example/clients/go/lockgoredis"
 	"redis-lock.example/clients/go/redislock"
 
+	bsm "github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
@@ -29,7 +31,19 @@ func both(
 	return locks.Do(ctx, "report:v2", work)
 }
 
-// The page shows the function above.
+func bothWithBsm(
+	ctx context.Context, old *bsm.Client, options *bsm.Options, locks *redislock.Client,
+	work func(context.Context, *redislock.Hold) error,
+) error {
+	first, err := old.Obtain(ctx, "report", time.Minute, options)
+	if err != nil {
+		return err
+	}
+	defer first.Release(context.WithoutCancel(ctx))
+	return locks.Do(ctx, "report:v2", work)
+}
+
+// The page shows the functions above.
 func TestThePageShowsHowBothAreTaken(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/guide/migrating.md")
 	if err != nil {
@@ -40,12 +54,14 @@ func TestThePageShowsHowBothAreTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := strings.Split(string(page), "\n```go\n")[1:]
-	if len(blocks) != 1 {
+	if len(blocks) != 2 {
 		t.Fatalf("%d blocks", len(blocks))
 	}
-	block, _, _ := strings.Cut(blocks[0], "\n```")
-	if !strings.Contains(string(own), "\n"+block+"\n") {
-		t.Errorf("no such function here:\n%s", block)
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "\n```")
+		if !strings.Contains(string(own), "\n"+block+"\n") {
+			t.Errorf("no such function here:\n%s", block)
+		}
 	}
 }
 
@@ -75,11 +91,28 @@ func TestBothLocksKeepOutTheReleasesBeforeAndAfter(t *testing.T) {
 	}
 	first := func(ctx context.Context, work task) error { return both(ctx, mutex(), locks, work) }
 	second := func(ctx context.Context, work task) error { return locks.Do(ctx, "report:v2", work) }
+	locker := bsm.New(client)
+	todayOfBsm := func(ctx context.Context, work task) error {
+		old, err := locker.Obtain(ctx, "report", time.Minute, nil)
+		if err != nil {
+			return err
+		}
+		return errors.Join(work(ctx, nil), old.Release(ctx))
+	}
+	firstOfBsm := func(ctx context.Context, work task) error { return bothWithBsm(ctx, locker, nil, locks, work) }
+	for old, releases := range map[string][]func(context.Context, task) error{
+		"redsync": {today, first, second}, "bsm": {todayOfBsm, firstOfBsm, second},
+	} {
+		t.Run(old, func(t *testing.T) { neighboursKeepOutEachOther(t, releases) })
+	}
+}
+
+func neighboursKeepOutEachOther(t *testing.T, releases []func(context.Context, task) error) {
 	isTaken := func(err error) bool {
 		var taken *redsync.ErrTaken
-		return errors.Is(err, redislock.ErrHeld) || errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)
+		isOfOld := errors.Is(err, bsm.ErrNotObtained) || errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)
+		return isOfOld || errors.Is(err, redislock.ErrHeld)
 	}
-	releases := []func(context.Context, task) error{today, first, second}
 	for number, one := range releases {
 		for other := max(0, number-1); other < min(number+2, len(releases)); other++ {
 			ran := false
