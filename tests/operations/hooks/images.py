@@ -85,6 +85,8 @@ def image_works(target):
         assert int(image.ask("LOCK.ACQUIRE", "report", "worker", "PX", "600000")) > 0
         assert LIBRARY in image.ask("MODULE", "LIST")
         assert "NOAUTH" in image.must(f"{target}-cli PING")
+        # Healthy also where the container was not told the password.
+        image.must(json.loads(image.said["HEALTHCHECK"].removeprefix("CMD "))[-1])
         assert "granted" in image.must("REDISCLI_AUTH=secret redis-lock run check -- echo granted")
         assert set(image.must(f"grep -h ^[UG]id: /proc/{image.pid()}/status").split()) == {"Uid:", "Gid:", "999"}
         # As Sentinel does: the next start has the module once, and the lock.
@@ -129,7 +131,8 @@ def test_three_lines_and_a_tarball_are_an_image():
     if arch != "x86_64":
         raise NotHere("the page names the tarball of x86-64")
     page = (ROOT / "docs/operations/installing.md").read_text()
-    lines = re.search(r"```dockerfile\n(.*?)```", page, re.S)[1].replace("VERSION", version).splitlines()
+    text = re.search(r"```dockerfile\n(.*?)```", page, re.S)[1]
+    lines = text.replace("VERSION", version).replace("\\\n", "").splitlines()
     assert [line.split()[0] for line in lines] == ["FROM", "ADD", "CMD"], lines
     with Stage("three lines", ["10.0.0.1"]) as stage:
         image = Image(stage, "redis")
@@ -139,3 +142,5 @@ def test_three_lines_and_a_tarball_are_an_image():
         image.said["ENTRYPOINT"], image.said["CMD"] = "[]", lines[2].removeprefix("CMD ")
         image.start()
         assert int(image.ask("LOCK.ACQUIRE", "report", "worker")) > 0
+        assert "NOAUTH" in image.must("redis-cli PING")
+        image.must("test -d /data/appendonlydir")
