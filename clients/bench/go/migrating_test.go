@@ -107,6 +107,37 @@ func TestBothLocksKeepOutTheReleasesBeforeAndAfter(t *testing.T) {
 	}
 }
 
+func TestRedsyncAndALockKeepOutEachOtherUnderOneKey(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Getenv("REDIS_LOCK_PORT")})
+	defer client.Close()
+	transport, err := lockgoredis.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks := redislock.New(transport, redislock.WithWait(0), redislock.WithOldClients())
+	defer locks.Close()
+	old := redsync.New(goredis.NewPool(client)).NewMutex("one key", redsync.WithTries(1))
+	work := func(context.Context, *redislock.Hold) error {
+		var taken *redsync.ErrTaken
+		if err := old.Lock(); !errors.As(err, &taken) {
+			t.Error("the old one is let in beside a lock:", err)
+		}
+		return nil
+	}
+	if err := locks.Do(t.Context(), "one key", work); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := locks.Do(t.Context(), "one key", work); !errors.Is(err, redislock.ErrHeld) {
+		t.Error("a lock is let in beside the old one:", err)
+	}
+	if _, err := old.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
 func neighboursKeepOutEachOther(t *testing.T, releases []func(context.Context, task) error) {
 	isTaken := func(err error) bool {
 		var taken *redsync.ErrTaken

@@ -206,8 +206,11 @@ class MigratingTest {
                     if (second.isEmpty()) first.unlock();
                 }
                 return second.map(held -> () -> {
-                    held.unlock();
-                    first.unlock();
+                    try {
+                        held.unlock();
+                    } finally {
+                        first.unlock();
+                    }
                 });
             });
         }
