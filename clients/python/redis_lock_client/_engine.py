@@ -278,11 +278,23 @@ class Hold(Question):
         in_turn = None if how is not Way.QUEUE else until
         try:
             reply = await self.ask(
-                words, min(server.patience, left), answer=longest, acquires=True, in_turn=in_turn, fresh=fresh
+                words,
+                min(server.patience, left),
+                answer=longest,
+                acquires=True,
+                blocks=how is Way.BLOCK,
+                in_turn=in_turn,
+                fresh=fresh,
             )
         except errors.ResponseError as error:
             if not self.heeds(error):
                 raise
+            return False
+        except Exception as error:
+            if how is not Way.BLOCK or not server.can_carry(error):
+                raise
+            self.crowded = True
+            self.tell_of(error)
             return False
         sent = begin if self.request is None or self.request.sent is None else self.request.sent
         if reply is None:
@@ -845,19 +857,23 @@ class Hold(Question):
         *,
         answer: float | None = None,
         acquires: bool = False,
+        blocks: bool = False,
         in_turn: float | None = None,
         fresh: bool = False,
     ) -> Any:
         """The reply to a request, wherever in a cluster the keys are now.
 
-        It is sent within `limit` seconds, and answered within as many, or `answer`. If `in_turn` is given, it is sent
-        in the turn of the wait, and then at the latest.
+        It is sent within `limit` seconds, and answered within as many, or `answer`. One that `blocks` goes over a
+        connection of its own, or not at all. If `in_turn` is given, it is sent in the turn of the wait, and then at the
+        latest.
         """
         asked: errors.AskError | None = None
         for _ in range(3):
             begin = now()
             try:
-                return await self.ask_once(words, asked, limit, answer, acquires=acquires, in_turn=in_turn, fresh=fresh)
+                return await self.ask_once(
+                    words, asked, limit, answer, acquires=acquires, blocks=blocks, in_turn=in_turn, fresh=fresh
+                )
             except errors.AskError as error:
                 if not hasattr(self.spec.client, "nodes_manager"):
                     raise
@@ -875,6 +891,7 @@ class Hold(Question):
         answer: float | None,
         *,
         acquires: bool,
+        blocks: bool,
         in_turn: float | None,
         fresh: bool,
     ) -> Any:
@@ -890,7 +907,8 @@ class Hold(Question):
                 request: Request = server.told(self.turn, words, in_turn)
             else:
                 most = self.spec.max_blocking
-                request = await server.send(words, limit, most=most, fresh=fresh, asking=asked is not None)
+                asking = asked is not None
+                request = await server.send(words, limit, most=most, fresh=fresh, asking=asking, blocks=blocks)
             if acquires:
                 self.request = request
                 if self.stopped:

@@ -207,6 +207,7 @@ class ThreadServer(Server):
         *,
         fresh: bool = False,
         asking: bool = False,
+        alone: bool = False,  # noqa: ARG002 - who sends it sees to that
     ) -> None:
         try:
             connection = request.connection = await self.lend(limit, fresh=fresh)

@@ -631,26 +631,32 @@ class Server(abc.ABC):
         most: int = BLOCKING_MAX,
         fresh: bool = False,
         asking: bool = False,
+        blocks: bool = False,
     ) -> Request:
         """Sends a request; over a new connection if `fresh`, and behind ASKING if `asking`.
 
-        It goes with the renewer where `most` connections are lent, or none is left. `words` may be what makes them
-        when one is there.
+        It goes with the renewer where `most` connections are lent, or none is left, unless it would hold the renewer
+        up. `words` may be what makes them when one is there.
         """
+        alone = asking or blocks
         with mutex:
-            request = self.request() if asking or len(self.lent) < most else None
+            request = self.request() if alone or len(self.lent) < most else None
         if request is not None:
             try:
-                await self.post(request, words, limit, fresh=fresh, asking=asking)
+                await self.post(request, words, limit, fresh=fresh, asking=asking, alone=alone)
             except Exception as error:
-                if asking or (self.own or self.late) is None or not is_crowded(error):
+                if alone or not self.can_carry(error):
                     raise
             else:
                 return request
-        return self.errand(words() if callable(words) else words)
+        return self.errand(words)
 
-    def errand(self, words: Words, due: float = -math.inf) -> Errand:
-        errand = Errand(self, words, max(due, now()))
+    def can_carry(self, error: Exception) -> bool:
+        """True if a request for which there was no connection may go with the renewer."""
+        return (self.own or self.late) is not None and is_crowded(error)
+
+    def errand(self, words: Words | Callable[..., Words]) -> Errand:
+        errand = Errand(self, words() if callable(words) else words, now())
         self.plan(errand)
         return errand
 
@@ -730,8 +736,9 @@ class Server(abc.ABC):
         *,
         fresh: bool = False,
         asking: bool = False,
+        alone: bool = False,
     ) -> None:
-        """Sends it over a connection of its own."""
+        """Sends it over a connection of its own; a task's with the renewer if there is none, unless it goes `alone`."""
 
     @staticmethod
     @abc.abstractmethod

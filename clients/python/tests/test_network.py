@@ -116,13 +116,51 @@ class NetworkTest(OnServer):
             self.assertTrue(lock.check())
             self.assertFalse(lock.lost)
 
+    @contextlib.contextmanager
+    def no_connection_left(self):
+        """Who closes one gets no other one."""
+        limit = int(self.client.config_get("maxclients")["maxclients"])
+        self.client.config_set("maxclients", 1)
+        try:
+            yield
+        finally:
+            self.client.config_set("maxclients", limit)
+
+    def test_all_goes_over_the_renewers_connection_where_no_other_one_is_to_be_had(self):
+        client = self.through(self.proxy())
+        with Lock(self.client, self.key), Lock(client, self.other, lease=2.0) as lock:
+            with self.no_connection_left():
+                self.assertTrue(lock.check())
+                self.assertEqual(lock.guard("ECHO", "written"), b"written")
+                with Lock(client, self.keys[0], wait=0):
+                    pass
+                self.assertFalse(Lock(client, self.key, wait=5).acquire())
+            self.assertFalse(lock.lost)
+
+    def test_all_of_asyncio_goes_over_the_renewers_connection_where_no_other_one_is_to_be_had(self):
+        wire = self.proxy()
+
+        async def main():
+            async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.other, lease=2.0) as lock:
+                with self.no_connection_left():
+                    self.assertTrue(await lock.check())
+                    self.assertEqual(await lock.guard("ECHO", "written"), b"written")
+                    async with AsyncLock(client, self.keys[0], wait=0):
+                        pass
+                    self.assertFalse(await AsyncLock(client, self.key, wait=5).acquire())
+                    waiting = asyncio.create_task(AsyncLock(client, self.key).acquire())
+                    await until(lambda: self.waiting() == 1)
+                    waiting.cancel()
+                    await until(lambda: self.waiting() == 0)
+                self.assertFalse(lock.lost)
+
+        with Lock(self.client, self.key):
+            asyncio.run(main())
+
     def test_a_late_answer_costs_no_lock_where_no_other_connection_is_to_be_had(self):
         proxy = self.proxy()
         client = self.through(proxy)
-        with Lock(client, self.key, lease=12.0) as lock:
-            limit = int(self.client.config_get("maxclients")["maxclients"])
-            self.addCleanup(self.client.config_set, "maxclients", limit)
-            self.client.config_set("maxclients", 1)  # who closes one gets no other one
+        with Lock(client, self.key, lease=12.0) as lock, self.no_connection_left():
             extended = self.calls("extend")
             proxy.hold_next = b"LOCK.EXTEND"
             wait_for(lambda: proxy.hold_next is None)
@@ -137,17 +175,14 @@ class NetworkTest(OnServer):
 
         async def main():
             async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.key, lease=12.0) as lock:
-                limit = int(self.client.config_get("maxclients")["maxclients"])
-                self.addCleanup(self.client.config_set, "maxclients", limit)
-                self.client.config_set("maxclients", 1)
-                extended = self.calls("extend")
-                wire.hold_next = b"LOCK.EXTEND"
-                await until(lambda: wire.hold_next is None)
-                await asyncio.sleep(2.6)
-                wire.held.set()
-                await until(lambda: self.calls("extend") > extended + 1 or lock.lost)
-                self.assertFalse(lock.lost)
-                self.client.config_set("maxclients", limit)
+                with self.no_connection_left():
+                    extended = self.calls("extend")
+                    wire.hold_next = b"LOCK.EXTEND"
+                    await until(lambda: wire.hold_next is None)
+                    await asyncio.sleep(2.6)
+                    wire.held.set()
+                    await until(lambda: self.calls("extend") > extended + 1 or lock.lost)
+                    self.assertFalse(lock.lost)
 
         asyncio.run(main())
 
