@@ -26,6 +26,7 @@ from redis_lock_client._common import (
     IDLE,
     IDLE_MAX,
     LOOK,
+    OVERTIME,
     mutex,
     now,
     pauses,
@@ -106,6 +107,7 @@ class Errand(Request, Question):
         self.lease = 6 * server.patience
         self.error: Exception | None = None
         self.wanted = True
+        self.last = math.inf  # it is answered by then, or not at all
 
     @property
     def owes(self) -> bool:
@@ -125,9 +127,8 @@ class Errand(Request, Question):
         self.bell.set()
 
     async def reply(self, limit: float) -> Any:
-        until = max(self.due, now()) + limit
         while not self.bell.is_set():
-            left = until - now()
+            left = min(self.due + limit, self.last) - now()
             if left <= 0:
                 self.close()
                 raise errors.TimeoutError("the server did not answer in time")
@@ -158,11 +159,15 @@ class Errand(Request, Question):
 
 
 class Told(Errand):
-    """A request of a wait that does not block. It is made when it is sent, with the channel that there is then."""
+    """The requests of a wait that does not block, until one has another answer than null, or the wait is over.
+
+    Each is made when it is sent, with the channel that there is then. Without messages there is one.
+    """
 
     def __init__(self, server: Server, turn: Turn, make: Callable[[bytes | None], Words], until: float) -> None:
-        super().__init__(server, (), min(turn.due, until))
-        self.turn, self.make = turn, make
+        super().__init__(server, (), max(min(turn.due, until), now()))
+        self.turn, self.make, self.until = turn, make, until
+        self.last = max(until, now()) + OVERTIME
         self.notified = False
 
     def words(self) -> list[Words] | None:
@@ -177,7 +182,13 @@ class Told(Errand):
     async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
         with mutex:
             reply = replies if isinstance(replies, Exception) else replies[0]
-            self.server.line.answered(self.turn, reply, now(), notified=self.notified)
+            moment = now()
+            self.server.line.answered(self.turn, reply, moment, notified=self.notified)
+            if reply is None and self.notified and self.wanted and moment < self.until:
+                # Whoever waits need not be woken up for that.
+                self.due = min(self.turn.due, self.until)
+                self.server.plan(self)
+                return
         await super().heed(replies, sent)
 
 
