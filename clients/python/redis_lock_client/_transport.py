@@ -15,7 +15,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis import exceptions as errors
 
@@ -38,6 +38,7 @@ T = TypeVar("T")
 Words = Sequence[Any]
 MOST_AT_ONCE = 1000  # requests in one write
 GLANCE = 0.01  # for replies that are there
+ELSEWHERE = (errors.ReadOnlyError, errors.MasterDownError)  # by the same name there may be another server now
 
 
 class Request(abc.ABC):
@@ -311,15 +312,17 @@ class Server(abc.ABC):
             self.bell.clear()
             self.awake_at = math.inf
             due, when = self.take()
-            await self.perform(due)
-            if now() >= tidied + LOOK:
+            if due:
+                await self.perform(due)
+            moment = now()
+            if moment >= tidied + LOOK:
                 await self.tidy()
-                tidied = now()
+                tidied = moment = now()
             if due:
                 continue
-            when = min(when, now() + LOOK)
+            when = min(when, moment + LOOK)
             self.awake_at = min(self.awake_at, when)
-            await self.ring(self.bell, when - now())
+            await self.ring(self.bell, when - moment)
 
     @property
     def owes(self) -> bool:
@@ -328,9 +331,10 @@ class Server(abc.ABC):
             return any(duty.owes and duty.ticket == ticket for _, ticket, duty in self.agenda)
 
     def ends(self, key: tuple[int, int, int]) -> bool:
-        with mutex:
-            if self.users == 0 and now() - self.left >= IDLE:
-                self.retire(key)
+        if self.users == 0:
+            with mutex:
+                if self.users == 0 and now() - self.left >= IDLE:
+                    self.retire(key)
         return self.over
 
     def retire(self, key: tuple[int, int, int]) -> None:
@@ -342,25 +346,30 @@ class Server(abc.ABC):
 
     async def perform(self, due: list[Duty]) -> None:
         """Sends all that is due in one write, and reads the replies together."""
-        questions = [duty for duty in due if isinstance(duty, Question)]
-        work = [(duty, words) for duty in questions if (words := duty.words()) is not None]
+        # A server that hangs must not hold up a lock with a shorter lease than these.
+        limit = min(self.leases, default=math.inf) / 6
+        work: list[tuple[Question, list[Words]]] = []
+        asks = False
+        for duty in cast("list[Question]", due):
+            words = duty.words()
+            if words is not None:
+                work.append((duty, words))
+                limit = min(limit, duty.lease / 6)
+                asks = asks or bool(words)
         if not work:
             return
         packed: dict[Duty, bytes | Exception] = {}
-        # A server that hangs must not hold up a lock with a shorter lease than these.
-        limit = min(min((duty.lease for duty, _ in work), default=math.inf), min(self.leases, default=math.inf)) / 6
         replies: list[Any] = []
         count = 0
         failure: Exception | None = None
         sent = now()
-        if any(words for _, words in work):
+        if asks:
             try:
                 await self.connect_own(limit)
                 sent = now()
                 packed = {duty: pack(self.own, words) for duty, words in work}
-                good = [(data, words) for duty, words in work if isinstance(data := packed[duty], bytes)]
-                data = b"".join(data for data, _ in good)
-                count = sum(len(words) for _, words in good)
+                count = sum([len(words) for duty, words in work if isinstance(packed[duty], bytes)])
+                data = b"".join([data for data in packed.values() if isinstance(data, bytes)])
                 await self.exchange(self.own, data, count, replies, limit)
             except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
                 failure = error
@@ -371,16 +380,18 @@ class Server(abc.ABC):
                 for duty, _ in work:
                     self.plan(duty)
                 raise
-        if any(isinstance(reply, errors.ReadOnlyError | errors.MasterDownError) for reply in replies):
-            self.break_own(timed_out=False)  # by the same name there may be another server now
+        if any(isinstance(reply, ELSEWHERE) for reply in replies):
+            self.break_own(timed_out=False)
         at = 0
         for duty, words in work:
-            unsent = packed.get(duty)
-            said = [] if isinstance(unsent, Exception) else replies[at : at + len(words)]
-            at += len(said)
-            lacks = unsent if isinstance(unsent, Exception) else failure or errors.ConnectionError()
+            said: Any = packed.get(duty)
+            if not isinstance(said, Exception):
+                said = replies[at : at + len(words)]
+                at += len(said)
+                if len(said) < len(words):
+                    said = failure or errors.ConnectionError()
             try:
-                await duty.heed(said if len(said) == len(words) else lacks, sent)
+                await duty.heed(said, sent)
             except Exception:  # noqa: BLE001 - the others must not suffer from it
                 logger.exception("the renewer has failed")
                 duty.due = now() + LOOK
@@ -495,10 +506,8 @@ class Server(abc.ABC):
 
     def hasten(self, turns: list[Turn]) -> None:
         """Something has happened to the line, and these are due sooner for it. Needs `mutex`."""
-        if self.line.is_decided:
-            self.decided.set()
-        else:
-            self.decided.clear()
+        if self.line.is_decided != self.decided.is_set():
+            (self.decided.set if self.line.is_decided else self.decided.clear)()
         if self.line.state is State.NONE:
             self.wanted.set()
         for turn in turns:
