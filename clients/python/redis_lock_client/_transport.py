@@ -200,6 +200,8 @@ class Server(abc.ABC):
 
     def __init__(self, source: Any) -> None:
         self.source = source  # a pool, or a node of a cluster: it has the settings of its connections
+        # How long the server may take to answer, beyond BLOCK: half the client's own read timeout, if it has one.
+        self.patience = min(ANSWER, (source.connection_kwargs.get("socket_timeout") or math.inf) / 2)
         self.users = 0  # the locks that are asked for, held or released
         self.left = now()  # when the last user left
         self.awake_at = -math.inf  # when the renewer looks again; -inf while it is awake
@@ -459,6 +461,8 @@ class Server(abc.ABC):
             self.close_idle()
 
     def close_late(self) -> None:
+        if self.late is None:
+            return
         with mutex:
             late, self.late = self.late, None
         if late is not None:
@@ -585,12 +589,6 @@ class Server(abc.ABC):
         return message
 
     # --- connections ---
-
-    @property
-    def patience(self) -> float:
-        """How long the server may take to answer, beyond BLOCK: half the client's own read timeout, if it has one."""
-        timeout = self.source.connection_kwargs.get("socket_timeout")
-        return ANSWER if timeout is None else min(ANSWER, timeout / 2)
 
     def settings(self, limit: float) -> dict[str, Any]:
         """The client's settings, without its resending and without what belongs to its pool."""
