@@ -162,6 +162,8 @@ class Hold(Question):
         self.was_let_go = False  # it was let go, and needs no release
         self.in_block = False  # a block of its thread or task holds it
         self.renewing = False  # a renewal is on its way
+        self.unanswered = False  # the server may read a request yet that was given up
+        self.raised = False  # its fence may be higher than it knows
         self.refuses_own = True  # a wait for what its own thread or task holds
         self.pauses = pauses()
         self.failure: Exception | None = None  # why the last renewal failed
@@ -276,11 +278,23 @@ class Hold(Question):
         in_turn = None if how is not Way.QUEUE else until
         try:
             reply = await self.ask(
-                words, min(server.patience, left), answer=longest, acquires=True, in_turn=in_turn, fresh=fresh
+                words,
+                min(server.patience, left),
+                answer=longest,
+                acquires=True,
+                blocks=how is Way.BLOCK,
+                in_turn=in_turn,
+                fresh=fresh,
             )
         except errors.ResponseError as error:
             if not self.heeds(error):
                 raise
+            return False
+        except Exception as error:
+            if how is not Way.BLOCK or not server.can_carry(error):
+                raise
+            self.crowded = True
+            self.tell_of(error)
             return False
         sent = begin if self.request is None or self.request.sent is None else self.request.sent
         if reply is None:
@@ -334,8 +348,7 @@ class Hold(Question):
                 reply = await self.ask_of_hold(words, limit, acquires=True, fresh=unanswered is not None)
             except Exception as error:
                 self.tell_of(error)
-                is_ahead = "MINFENCE is more than" in str(error)  # the clock of the fences, right after a start
-                if not (is_ahead or again(error)) or now() >= until or self.stopped:
+                if not (is_ahead(error) or again(error)) or now() >= until or self.stopped:
                     raise
                 unanswered = unanswered if isinstance(error, errors.ResponseError) else error
                 await self.kind.sleep(min(next(self.pauses), max(until - now(), 0)))
@@ -477,6 +490,7 @@ class Hold(Question):
 
     async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
         self.renewing = False
+        self.unanswered = self.unanswered or isinstance(replies, Exception)
         error = replies if isinstance(replies, Exception) else next(filter(is_failure, replies), None)
         if self.owes and not self.at_release:
             return  # a renewal, and the lock was given up meanwhile
@@ -570,7 +584,7 @@ class Hold(Question):
         replies, repeated = await self.ask_twice(self.spec.release(self.owner.name, self.fences))
         return released or repeated or None not in replies
 
-    async def ask_twice(self, requests: list[Words]) -> tuple[list[Any], bool]:
+    async def ask_twice(self, requests: Sequence[Words | Callable[..., Words]]) -> tuple[list[Any], bool]:
         """The replies of commands about the hold, and whether these had to be repeated, over a new connection."""
         limit, begin = (await self.find()).patience, now()
         try:
@@ -601,10 +615,9 @@ class Hold(Question):
         while self.renewing and now() < until:  # else it would undo this
             await self.kind.sleep(10 * TICK)
         try:
-            [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, seconds)])
-            self.lost = lost or not self.confirms(reply)
+            self.lost = not await self.ends_in(seconds) or lost
         except BaseException:
-            self.owe(self.spec.release(self.owner.name, self.fences))
+            self.owe(self.releases())
             raise
         finally:
             self.count_end()
@@ -612,6 +625,32 @@ class Hold(Question):
         if self.lost:
             self.tell("lost", "was lost before it was let go")
             raise LockLost(f"{self.spec.title} was lost before it was let go", self.spec.name) from self.failure
+
+    async def ends_in(self, seconds: float) -> bool:
+        """Lets the lease end then. False if it is not held."""
+
+        def words() -> list[Any]:
+            extend = self.spec.extend(self.owner.name, self.fences, seconds)
+            if self.spec.several or not (self.unanswered or self.renewing):
+                return extend
+            # A renewal that the server reads after this would undo it: a higher fence makes it void, but for several
+            # keys. If the reply is lost, the former fence may be void already.
+            is_first, self.raised = not self.raised, True
+            return [*(extend if is_first else extend[:-2]), "MINFENCE", self.fences[0] + 1]
+
+        try:
+            [reply], _ = await self.ask_twice([words])
+        except errors.ResponseError as error:
+            if not is_ahead(error):
+                raise
+            [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, seconds)])
+        if self.raised and reply is not None:
+            self.fences = (reply,)
+        return self.confirms(reply)
+
+    def releases(self) -> list[Words]:
+        """The release of what it has, whatever its fence is."""
+        return self.spec.leave(self.owner.name) if self.raised else self.spec.release(self.owner.name, self.fences)
 
     async def set_note(self, note: str) -> None:
         if self.spec.several:
@@ -635,7 +674,7 @@ class Hold(Question):
         except BaseException as error:
             if not isinstance(error, Exception) and not self.lost:  # nobody has the token
                 await self.find()
-                self.owe(self.spec.release(self.owner.name, self.fences))
+                self.owe(self.releases())
             raise
         [key] = self.spec.keys
         text = key if isinstance(key, str) else key.decode("ascii", "surrogateescape")
@@ -818,19 +857,23 @@ class Hold(Question):
         *,
         answer: float | None = None,
         acquires: bool = False,
+        blocks: bool = False,
         in_turn: float | None = None,
         fresh: bool = False,
     ) -> Any:
         """The reply to a request, wherever in a cluster the keys are now.
 
-        It is sent within `limit` seconds, and answered within as many, or `answer`. If `in_turn` is given, it is sent
-        in the turn of the wait, and then at the latest.
+        It is sent within `limit` seconds, and answered within as many, or `answer`. One that `blocks` goes over a
+        connection of its own, or not at all. If `in_turn` is given, it is sent in the turn of the wait, and then at the
+        latest.
         """
         asked: errors.AskError | None = None
         for _ in range(3):
             begin = now()
             try:
-                return await self.ask_once(words, asked, limit, answer, acquires=acquires, in_turn=in_turn, fresh=fresh)
+                return await self.ask_once(
+                    words, asked, limit, answer, acquires=acquires, blocks=blocks, in_turn=in_turn, fresh=fresh
+                )
             except errors.AskError as error:
                 if not hasattr(self.spec.client, "nodes_manager"):
                     raise
@@ -848,6 +891,7 @@ class Hold(Question):
         answer: float | None,
         *,
         acquires: bool,
+        blocks: bool,
         in_turn: float | None,
         fresh: bool,
     ) -> Any:
@@ -863,7 +907,8 @@ class Hold(Question):
                 request: Request = server.told(self.turn, words, in_turn)
             else:
                 most = self.spec.max_blocking
-                request = await server.send(words, limit, most=most, fresh=fresh, asking=asked is not None)
+                asking = asked is not None
+                request = await server.send(words, limit, most=most, fresh=fresh, asking=asking, blocks=blocks)
             if acquires:
                 self.request = request
                 if self.stopped:
@@ -874,6 +919,9 @@ class Hold(Question):
             if told is error:
                 raise
             raise told from error
+        except BaseException:
+            self.unanswered = True
+            raise
         finally:
             if asked is not None:
                 server.leave()
@@ -882,6 +930,11 @@ class Hold(Question):
 def is_no_lock(error: Any) -> bool:
     """True if something else lies on the key."""
     return isinstance(error, errors.ResponseError) and str(error).startswith("WRONGTYPE")
+
+
+def is_ahead(error: Exception) -> bool:
+    """True if the fence that was asked for is too far ahead of the server's clock, as right after a start."""
+    return isinstance(error, errors.ResponseError) and "MINFENCE is more than" in str(error)
 
 
 def is_failure(reply: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from redis import exceptions as errors
 
 from redis_lock_client._common import ANSWER, LOOK, READ_ON, now
-from redis_lock_client._transport import Request, Server, T, Words, is_stale
+from redis_lock_client._transport import Errand, Request, Server, T, Words, is_stale
 
 SLICES = 4  # of the time for an answer: a turn in which the application blocks the loop uses up one
 
@@ -98,10 +98,17 @@ class TaskRequest(Request):
     def is_broken(self) -> bool:
         return self.task.done() and not self.answered
 
-    async def exchange(self, words: Words | Callable[..., Words], fresh: bool, asking: bool) -> Any:
+    async def exchange(self, words: Words | Callable[..., Words], fresh: bool, asking: bool, alone: bool) -> Any:
         server = self.server
+        errand: Errand | None = None
         try:
-            self.connection = connection = await server.lend(ANSWER, fresh=fresh)
+            try:
+                self.connection = connection = await server.lend(ANSWER, fresh=fresh)
+            except Exception as error:
+                if alone or not server.can_carry(error):
+                    raise
+                errand, self.sent = server.errand(words), now()
+                return await errand.reply(ANSWER)
             if asking:
                 await connection.send_command("ASKING")
                 await connection.read_response()
@@ -109,6 +116,8 @@ class TaskRequest(Request):
             await connection.send_command(*(words() if callable(words) else words))
             reply = await connection.read_response()
         except BaseException as error:
+            if errand is not None:
+                errand.close()
             if self.connection is not None:
                 server.close(self.connection)
             if isinstance(error, OSError):
@@ -282,8 +291,9 @@ class TaskServer(Server):
         *,
         fresh: bool = False,
         asking: bool = False,
+        alone: bool = False,
     ) -> None:
-        request.task = self.task(request.exchange(words, fresh, asking))
+        request.task = self.task(request.exchange(words, fresh, asking, alone))
 
     @staticmethod
     def tell(call: Callable[[], Any]) -> None:

@@ -15,7 +15,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis import exceptions as errors
 
@@ -26,6 +26,7 @@ from redis_lock_client._common import (
     IDLE,
     IDLE_MAX,
     LOOK,
+    OVERTIME,
     mutex,
     now,
     pauses,
@@ -37,6 +38,7 @@ T = TypeVar("T")
 Words = Sequence[Any]
 MOST_AT_ONCE = 1000  # requests in one write
 GLANCE = 0.01  # for replies that are there
+ELSEWHERE = (errors.ReadOnlyError, errors.MasterDownError)  # by the same name there may be another server now
 
 
 class Request(abc.ABC):
@@ -106,6 +108,7 @@ class Errand(Request, Question):
         self.lease = 6 * server.patience
         self.error: Exception | None = None
         self.wanted = True
+        self.last = math.inf  # it is answered by then, or not at all
 
     @property
     def owes(self) -> bool:
@@ -125,9 +128,8 @@ class Errand(Request, Question):
         self.bell.set()
 
     async def reply(self, limit: float) -> Any:
-        until = max(self.due, now()) + limit
         while not self.bell.is_set():
-            left = until - now()
+            left = min(self.due + limit, self.last) - now()
             if left <= 0:
                 self.close()
                 raise errors.TimeoutError("the server did not answer in time")
@@ -158,11 +160,15 @@ class Errand(Request, Question):
 
 
 class Told(Errand):
-    """A request of a wait that does not block. It is made when it is sent, with the channel that there is then."""
+    """The requests of a wait that does not block, until one has another answer than null, or the wait is over.
+
+    Each is made when it is sent, with the channel that there is then. Without messages there is one.
+    """
 
     def __init__(self, server: Server, turn: Turn, make: Callable[[bytes | None], Words], until: float) -> None:
-        super().__init__(server, (), min(turn.due, until))
-        self.turn, self.make = turn, make
+        super().__init__(server, (), max(min(turn.due, until), now()))
+        self.turn, self.make, self.until = turn, make, until
+        self.last = max(until, now()) + OVERTIME
         self.notified = False
 
     def words(self) -> list[Words] | None:
@@ -177,7 +183,13 @@ class Told(Errand):
     async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
         with mutex:
             reply = replies if isinstance(replies, Exception) else replies[0]
-            self.server.line.answered(self.turn, reply, now(), notified=self.notified)
+            moment = now()
+            self.server.line.answered(self.turn, reply, moment, notified=self.notified)
+            if reply is None and self.notified and self.wanted and moment < self.until:
+                # Whoever waits need not be woken up for that.
+                self.due = min(self.turn.due, self.until)
+                self.server.plan(self)
+                return
         await super().heed(replies, sent)
 
 
@@ -188,6 +200,8 @@ class Server(abc.ABC):
 
     def __init__(self, source: Any) -> None:
         self.source = source  # a pool, or a node of a cluster: it has the settings of its connections
+        # How long the server may take to answer, beyond BLOCK: half the client's own read timeout, if it has one.
+        self.patience = min(ANSWER, (source.connection_kwargs.get("socket_timeout") or math.inf) / 2)
         self.users = 0  # the locks that are asked for, held or released
         self.left = now()  # when the last user left
         self.awake_at = -math.inf  # when the renewer looks again; -inf while it is awake
@@ -300,15 +314,17 @@ class Server(abc.ABC):
             self.bell.clear()
             self.awake_at = math.inf
             due, when = self.take()
-            await self.perform(due)
-            if now() >= tidied + LOOK:
+            if due:
+                await self.perform(due)
+            moment = now()
+            if moment >= tidied + LOOK:
                 await self.tidy()
-                tidied = now()
+                tidied = moment = now()
             if due:
                 continue
-            when = min(when, now() + LOOK)
+            when = min(when, moment + LOOK)
             self.awake_at = min(self.awake_at, when)
-            await self.ring(self.bell, when - now())
+            await self.ring(self.bell, when - moment)
 
     @property
     def owes(self) -> bool:
@@ -317,9 +333,10 @@ class Server(abc.ABC):
             return any(duty.owes and duty.ticket == ticket for _, ticket, duty in self.agenda)
 
     def ends(self, key: tuple[int, int, int]) -> bool:
-        with mutex:
-            if self.users == 0 and now() - self.left >= IDLE:
-                self.retire(key)
+        if self.users == 0:
+            with mutex:
+                if self.users == 0 and now() - self.left >= IDLE:
+                    self.retire(key)
         return self.over
 
     def retire(self, key: tuple[int, int, int]) -> None:
@@ -331,25 +348,30 @@ class Server(abc.ABC):
 
     async def perform(self, due: list[Duty]) -> None:
         """Sends all that is due in one write, and reads the replies together."""
-        questions = [duty for duty in due if isinstance(duty, Question)]
-        work = [(duty, words) for duty in questions if (words := duty.words()) is not None]
+        # A server that hangs must not hold up a lock with a shorter lease than these.
+        limit = min(self.leases, default=math.inf) / 6
+        work: list[tuple[Question, list[Words]]] = []
+        asks = False
+        for duty in cast("list[Question]", due):
+            words = duty.words()
+            if words is not None:
+                work.append((duty, words))
+                limit = min(limit, duty.lease / 6)
+                asks = asks or bool(words)
         if not work:
             return
         packed: dict[Duty, bytes | Exception] = {}
-        # A server that hangs must not hold up a lock with a shorter lease than these.
-        limit = min(min((duty.lease for duty, _ in work), default=math.inf), min(self.leases, default=math.inf)) / 6
         replies: list[Any] = []
         count = 0
         failure: Exception | None = None
         sent = now()
-        if any(words for _, words in work):
+        if asks:
             try:
                 await self.connect_own(limit)
                 sent = now()
                 packed = {duty: pack(self.own, words) for duty, words in work}
-                good = [(data, words) for duty, words in work if isinstance(data := packed[duty], bytes)]
-                data = b"".join(data for data, _ in good)
-                count = sum(len(words) for _, words in good)
+                count = sum([len(words) for duty, words in work if isinstance(packed[duty], bytes)])
+                data = b"".join([data for data in packed.values() if isinstance(data, bytes)])
                 await self.exchange(self.own, data, count, replies, limit)
             except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
                 failure = error
@@ -360,16 +382,18 @@ class Server(abc.ABC):
                 for duty, _ in work:
                     self.plan(duty)
                 raise
-        if any(isinstance(reply, errors.ReadOnlyError | errors.MasterDownError) for reply in replies):
-            self.break_own(timed_out=False)  # by the same name there may be another server now
+        if any(isinstance(reply, ELSEWHERE) for reply in replies):
+            self.break_own(timed_out=False)
         at = 0
         for duty, words in work:
-            unsent = packed.get(duty)
-            said = [] if isinstance(unsent, Exception) else replies[at : at + len(words)]
-            at += len(said)
-            lacks = unsent if isinstance(unsent, Exception) else failure or errors.ConnectionError()
+            said: Any = packed.get(duty)
+            if not isinstance(said, Exception):
+                said = replies[at : at + len(words)]
+                at += len(said)
+                if len(said) < len(words):
+                    said = failure or errors.ConnectionError()
             try:
-                await duty.heed(said if len(said) == len(words) else lacks, sent)
+                await duty.heed(said, sent)
             except Exception:  # noqa: BLE001 - the others must not suffer from it
                 logger.exception("the renewer has failed")
                 duty.due = now() + LOOK
@@ -437,6 +461,8 @@ class Server(abc.ABC):
             self.close_idle()
 
     def close_late(self) -> None:
+        if self.late is None:
+            return
         with mutex:
             late, self.late = self.late, None
         if late is not None:
@@ -484,10 +510,8 @@ class Server(abc.ABC):
 
     def hasten(self, turns: list[Turn]) -> None:
         """Something has happened to the line, and these are due sooner for it. Needs `mutex`."""
-        if self.line.is_decided:
-            self.decided.set()
-        else:
-            self.decided.clear()
+        if self.line.is_decided != self.decided.is_set():
+            (self.decided.set if self.line.is_decided else self.decided.clear)()
         if self.line.state is State.NONE:
             self.wanted.set()
         for turn in turns:
@@ -566,12 +590,6 @@ class Server(abc.ABC):
 
     # --- connections ---
 
-    @property
-    def patience(self) -> float:
-        """How long the server may take to answer, beyond BLOCK: half the client's own read timeout, if it has one."""
-        timeout = self.source.connection_kwargs.get("socket_timeout")
-        return ANSWER if timeout is None else min(ANSWER, timeout / 2)
-
     def settings(self, limit: float) -> dict[str, Any]:
         """The client's settings, without its resending and without what belongs to its pool."""
         pools = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher")
@@ -631,26 +649,32 @@ class Server(abc.ABC):
         most: int = BLOCKING_MAX,
         fresh: bool = False,
         asking: bool = False,
+        blocks: bool = False,
     ) -> Request:
         """Sends a request; over a new connection if `fresh`, and behind ASKING if `asking`.
 
-        It goes with the renewer where `most` connections are lent, or none is left. `words` may be what makes them
-        when one is there.
+        It goes with the renewer where `most` connections are lent, or none is left, unless it would hold the renewer
+        up. `words` may be what makes them when one is there.
         """
+        alone = asking or blocks
         with mutex:
-            request = self.request() if asking or len(self.lent) < most else None
+            request = self.request() if alone or len(self.lent) < most else None
         if request is not None:
             try:
-                await self.post(request, words, limit, fresh=fresh, asking=asking)
+                await self.post(request, words, limit, fresh=fresh, asking=asking, alone=alone)
             except Exception as error:
-                if asking or (self.own or self.late) is None or not is_crowded(error):
+                if alone or not self.can_carry(error):
                     raise
             else:
                 return request
-        return self.errand(words() if callable(words) else words)
+        return self.errand(words)
 
-    def errand(self, words: Words, due: float = -math.inf) -> Errand:
-        errand = Errand(self, words, max(due, now()))
+    def can_carry(self, error: Exception) -> bool:
+        """True if a request for which there was no connection may go with the renewer."""
+        return (self.own or self.late) is not None and is_crowded(error)
+
+    def errand(self, words: Words | Callable[..., Words]) -> Errand:
+        errand = Errand(self, words() if callable(words) else words, now())
         self.plan(errand)
         return errand
 
@@ -730,8 +754,9 @@ class Server(abc.ABC):
         *,
         fresh: bool = False,
         asking: bool = False,
+        alone: bool = False,
     ) -> None:
-        """Sends it over a connection of its own."""
+        """Sends it over a connection of its own; a task's with the renewer if there is none, unless it goes `alone`."""
 
     @staticmethod
     @abc.abstractmethod

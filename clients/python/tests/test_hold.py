@@ -131,6 +131,28 @@ class HoldTest(OnFake):
             self.fake.set_down(False)
             wait_for(lambda: self.client.exists("k") == 0)
 
+    def test_a_lock_whose_fence_was_raised_without_an_answer_is_let_go_or_released(self):
+        reply, to_lose = _threads.ThreadRequest.reply, []
+
+        async def lose(request, limit):
+            answer = await reply(request, limit)
+            if to_lose:
+                raise to_lose.pop()
+            return answer
+
+        for many in (1, 2):
+            lock = self.held()
+            lock._hold.unanswered = True  # a renewal may be read late
+            to_lose += [redis.TimeoutError()] * many
+            with mock.patch.object(_threads.ThreadRequest, "reply", lose):
+                if many == 2:
+                    self.assertRaises(redis.TimeoutError, lock.detach)
+                else:
+                    with Lock.from_token(self.client, lock.detach()) as adopted:
+                        self.assertTrue(adopted.check())
+            self.assertEqual(to_lose, [])
+            wait_for(lambda: self.client.exists("k") == 0)
+
     def test_a_token_whose_lease_is_over_is_void(self):
         token = self.held().detach()
         self.fake.advance(HOUR + 1)

@@ -13,7 +13,7 @@ from unittest import mock
 
 import redis
 import redis.asyncio
-from stage import FOLDER, PORT, PORTS, OnServer, together, until, wait_for
+from stage import FOLDER, PORT, PORTS, OnServer, as_map, together, until, wait_for
 
 from redis_lock_client import AsyncLock, Lock, LockLost, _tasks, _transport
 from redis_lock_client.quorum import QuorumLock
@@ -116,13 +116,51 @@ class NetworkTest(OnServer):
             self.assertTrue(lock.check())
             self.assertFalse(lock.lost)
 
+    @contextlib.contextmanager
+    def no_connection_left(self):
+        """Who closes one gets no other one."""
+        limit = int(self.client.config_get("maxclients")["maxclients"])
+        self.client.config_set("maxclients", 1)
+        try:
+            yield
+        finally:
+            self.client.config_set("maxclients", limit)
+
+    def test_all_goes_over_the_renewers_connection_where_no_other_one_is_to_be_had(self):
+        client = self.through(self.proxy())
+        with Lock(self.client, self.key), Lock(client, self.other, lease=2.0) as lock:
+            with self.no_connection_left():
+                self.assertTrue(lock.check())
+                self.assertEqual(lock.guard("ECHO", "written"), b"written")
+                with Lock(client, self.keys[0], wait=0):
+                    pass
+                self.assertFalse(Lock(client, self.key, wait=5).acquire())
+            self.assertFalse(lock.lost)
+
+    def test_all_of_asyncio_goes_over_the_renewers_connection_where_no_other_one_is_to_be_had(self):
+        wire = self.proxy()
+
+        async def main():
+            async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.other, lease=2.0) as lock:
+                with self.no_connection_left():
+                    self.assertTrue(await lock.check())
+                    self.assertEqual(await lock.guard("ECHO", "written"), b"written")
+                    async with AsyncLock(client, self.keys[0], wait=0):
+                        pass
+                    self.assertFalse(await AsyncLock(client, self.key, wait=5).acquire())
+                    waiting = asyncio.create_task(AsyncLock(client, self.key).acquire())
+                    await until(lambda: self.waiting() == 1)
+                    waiting.cancel()
+                    await until(lambda: self.waiting() == 0)
+                self.assertFalse(lock.lost)
+
+        with Lock(self.client, self.key):
+            asyncio.run(main())
+
     def test_a_late_answer_costs_no_lock_where_no_other_connection_is_to_be_had(self):
         proxy = self.proxy()
         client = self.through(proxy)
-        with Lock(client, self.key, lease=12.0) as lock:
-            limit = int(self.client.config_get("maxclients")["maxclients"])
-            self.addCleanup(self.client.config_set, "maxclients", limit)
-            self.client.config_set("maxclients", 1)  # who closes one gets no other one
+        with Lock(client, self.key, lease=12.0) as lock, self.no_connection_left():
             extended = self.calls("extend")
             proxy.hold_next = b"LOCK.EXTEND"
             wait_for(lambda: proxy.hold_next is None)
@@ -137,17 +175,14 @@ class NetworkTest(OnServer):
 
         async def main():
             async with redis.asyncio.Redis(port=wire.port) as client, AsyncLock(client, self.key, lease=12.0) as lock:
-                limit = int(self.client.config_get("maxclients")["maxclients"])
-                self.addCleanup(self.client.config_set, "maxclients", limit)
-                self.client.config_set("maxclients", 1)
-                extended = self.calls("extend")
-                wire.hold_next = b"LOCK.EXTEND"
-                await until(lambda: wire.hold_next is None)
-                await asyncio.sleep(2.6)
-                wire.held.set()
-                await until(lambda: self.calls("extend") > extended + 1 or lock.lost)
-                self.assertFalse(lock.lost)
-                self.client.config_set("maxclients", limit)
+                with self.no_connection_left():
+                    extended = self.calls("extend")
+                    wire.hold_next = b"LOCK.EXTEND"
+                    await until(lambda: wire.hold_next is None)
+                    await asyncio.sleep(2.6)
+                    wire.held.set()
+                    await until(lambda: self.calls("extend") > extended + 1 or lock.lost)
+                    self.assertFalse(lock.lost)
 
         asyncio.run(main())
 
@@ -375,6 +410,82 @@ class NetworkTest(OnServer):
             await client.aclose()
 
         asyncio.run(main())
+
+    # --- renewals that the server reads late ---
+
+    def hold_back_a_renewal(self, lock, wire):
+        """The renewal stays in the wire. Returns what is true once it was given up, and another one was answered."""
+        extended = self.calls("extend")
+        wire.hold_next = b"LOCK.EXTEND"
+        lock._hold.due = _transport.now()
+        lock._hold.server.plan(lock._hold)
+        return lambda: wire.hold_next is None and self.calls("extend") > extended
+
+    def read_late(self, wire):
+        extended = self.calls("extend")
+        wire.held.set()
+        wait_for(lambda: self.calls("extend") > extended)
+
+    def assert_ends_in(self, seconds):
+        """Or it has ended meanwhile, on a busy machine."""
+        info = self.info()
+        left = as_map(info[b"holders"][0])[b"ttl_ms"] / 1000 if info else 0
+        self.assertLessEqual(left, seconds)
+        self.assertGreaterEqual(left, seconds - 60)
+
+    def test_a_renewal_that_is_read_late_does_not_change_when_a_lock_ends(self):
+        for seconds in (5, 600):
+            wire = self.proxy()
+            lock = Lock(self.through(wire), self.key, lease=12.0)
+            lock.acquire()
+            wait_for(self.hold_back_a_renewal(lock, wire))
+            lock.release_after(seconds)
+            self.read_late(wire)
+            self.assert_ends_in(seconds)
+            self.break_it()
+
+    def test_a_renewal_that_is_read_late_does_not_change_when_a_lock_of_asyncio_ends(self):
+        async def main():
+            for seconds in (5, 600):
+                wire = self.proxy()
+                async with redis.asyncio.Redis(port=wire.port) as client:
+                    lock = AsyncLock(client, self.key, lease=12.0)
+                    await lock.acquire()
+                    await until(self.hold_back_a_renewal(lock, wire))
+                    await lock.release_after(seconds)
+                    await asyncio.to_thread(self.read_late, wire)
+                    self.assert_ends_in(seconds)
+                    self.break_it()
+
+        asyncio.run(main())
+
+    def test_a_lock_whose_fence_cannot_be_raised_yet_is_let_go_with_its_own(self):
+        wire = self.proxy()
+        lock = Lock(self.through(wire), self.key)
+        lock.acquire()
+        lock._hold.unanswered = True  # a renewal may be read late
+        wire.replaces = (b"MINFENCE\r\n$16\r\n1", b"MINFENCE\r\n$16\r\n8")  # after the year 2200
+        lock.release_after(600)
+        self.assert_ends_in(600)
+
+    def test_a_renewal_that_is_read_late_changes_no_later_hold_of_its_owner(self):
+        for again in (self.taken_over, self.taken_again):
+            wire = self.proxy()
+            with Lock(self.client, self.other) as outer:
+                lock = Lock(self.through(wire), self.key, lease=12.0, within=outer)
+                lock.acquire()
+                wait_for(self.hold_back_a_renewal(lock, wire))
+                with again(lock, outer) as later:
+                    self.read_late(wire)
+                    self.assert_ends_in(600)
+                    self.assertEqual(later.owner, lock.owner)
+
+    def taken_over(self, lock, _):
+        return Lock.from_token(self.client, lock.detach(), lease=600.0)
+
+    def taken_again(self, lock, outer):
+        lock.release()
+        return Lock(self.client, self.key, lease=600.0, within=outer)
 
     def test_memory_that_is_full_is_waited_for_in_the_place(self):
         self.client.config_set("maxmemory-policy", "noeviction")

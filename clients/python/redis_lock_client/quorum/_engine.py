@@ -32,7 +32,7 @@ from redis_lock_client._common import (
     pauses,
     to_bytes,
 )
-from redis_lock_client._engine import Owner
+from redis_lock_client._engine import Owner, is_ahead
 from redis_lock_client._tasks import Bell, TaskServer, ring
 from redis_lock_client._transport import Duty
 from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, explained, tell
@@ -46,11 +46,6 @@ CONNECT = 0.5  # the least time that a connection may take
 
 class NoQuorum(LockError):
     """The servers are no nodes of a quorum: one is named twice, or is a replica, or they belong together."""
-
-
-def late(error: Exception) -> bool:
-    """Does the clock of this node lag too far behind the fence that it was asked for?"""
-    return isinstance(error, errors.ResponseError) and "MINFENCE is more than" in str(error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +255,7 @@ class Part(Duty):
                 waits = block > 0
                 return await self.request(words, limit + block, acquires=acquires, waits=waits, places=places)
             except errors.ResponseError as error:
-                if not late(error) or now() >= until:
+                if not is_ahead(error) or now() >= until:
                     raise
             await asyncio.sleep(limit / 8)
 
@@ -517,7 +512,7 @@ class Hold:
                 return True
             error = self.reason()
             await TaskServer.shielded(self.leave)
-            if error is not None and not again(error) and not late(error):
+            if error is not None and not again(error) and not is_ahead(error):
                 raise error
             left = until - now()
             if left < TICK:
@@ -692,7 +687,7 @@ class Hold:
         spare = len(self.parts) - self.spec.quorum
         if len(failures) <= spare:
             return None
-        lasting = [error for error in failures if not again(error) and not late(error)]
+        lasting = [error for error in failures if not again(error) and not is_ahead(error)]
         return lasting[0] if len(lasting) > spare else failures[-1]
 
     def hold_it(self) -> bool:
@@ -834,7 +829,7 @@ class Hold:
         self.spec.tell(lambda: tell(trouble, self.spec.on_trouble, place))
 
     def tell_of(self, error: Exception, part: Part, kind: str | None = None) -> None:
-        found = None if late(error) else explain(error, address(part.source))
+        found = None if is_ahead(error) else explain(error, address(part.source))
         if found is not None:
             text = (
                 "was not acquired at one node" if kind is None else "is not renewed at one node, which is tried again"
