@@ -177,7 +177,7 @@ class Hold(Question):
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
         # What is owed: a release that the renewer repeats until it is answered, or this time is over.
         self.owes_until = -math.inf
-        self.owed: list[Words] = []
+        self.owed: Callable[[], list[Words]] = list
         self.to_send = self.at_release = False
         self.read_until = -math.inf
 
@@ -407,11 +407,12 @@ class Hold(Question):
             self.request = None
         # Another process may have taken over the same token: its fence is another one.
         token, name = self.spec.token, self.owner.name
-        self.owe(self.spec.leave(name) if token is None else self.spec.release(name, (token.fence,)))
+        left = self.spec.leave(name) if token is None else self.spec.release(name, (token.fence,))
+        self.owe(lambda: left)
         if not self.hangs and self.server is not None and not self.server.over:
             await self.kind.ring(self.settled, LEAVE)
 
-    def owe(self, words: list[Words]) -> None:
+    def owe(self, words: Callable[[], list[Words]]) -> None:
         """Lets the renewer send a release, and repeat it as long as the server may keep the lock or the place."""
         with mutex:
             if self.server is not None:
@@ -444,7 +445,8 @@ class Hold(Question):
         if request.answered:
             self.request, self.to_send = None, True
             if self.spec.token is not None:
-                self.owed = self.spec.release(self.owner.name, (request.result,))
+                late = self.spec.release(self.owner.name, (request.result,))
+                self.owed = lambda: late
         elif request.is_broken() or self.due >= self.read_until:
             request.close()
             self.request, self.to_send = None, True
@@ -459,7 +461,7 @@ class Hold(Question):
         self.at_release = self.owes
         if self.at_release:
             if now() < self.owes_until:
-                return self.owed if self.to_send else []
+                return self.owed() if self.to_send else []
             self.settle()
             return None
         if self.abandoned:
@@ -516,7 +518,7 @@ class Hold(Question):
         """Sends a renewal or a release where an ASK says."""
         try:
             if self.owes:
-                for words in self.owed:
+                for words in self.owed():
                     await self.ask_of_hold(words, self.spec.lease / 6)
                 await self.heed_release()
             elif self.confirms(await self.ask(self.extension(), self.spec.lease / 6)):
@@ -551,7 +553,7 @@ class Hold(Question):
             self.lost = not await self.was_held_until_now() or lost
         except Exception as error:
             if again(error):
-                self.owe(self.spec.release(self.owner.name, self.fences))
+                self.owe(self.releasing)
             if not lost:
                 self.tell_of(error, "release", "its release has failed, and is repeated")
                 raise
@@ -563,11 +565,14 @@ class Hold(Question):
             self.tell("lost", "was lost before it was released")
             raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name) from self.failure
 
+    def releasing(self) -> list[Words]:
+        return self.spec.release(self.owner.name, self.fences)
+
     async def was_held_until_now(self) -> bool:
         """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
         await self.find()
         released, self.released = self.released, True
-        replies, repeated = await self.ask_twice(self.spec.release(self.owner.name, self.fences))
+        replies, repeated = await self.ask_twice(self.releasing())
         return released or repeated or None not in replies
 
     async def ask_twice(self, requests: list[Words]) -> tuple[list[Any], bool]:
@@ -581,8 +586,8 @@ class Hold(Question):
             await self.follow(begin)
             return [await self.ask_of_hold(words, limit, fresh=True) for words in requests], True
 
-    async def let_go(self, seconds: float) -> None:
-        """Stops the renewals, and lets it end after so many seconds."""
+    async def let_go(self, seconds: float, *, detached: bool = False) -> None:
+        """Stops the renewals, and lets it end after so many seconds. Without an answer a `detached` one is released."""
         if self.entered > 1:
             raise LockError(
                 f"{self.spec.title} was entered several times: only the outer block lets it go", self.spec.name
@@ -592,19 +597,22 @@ class Hold(Question):
                 await self.kind.shielded(self.give_back)
             raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
         self.was_let_go = True
-        await self.kind.shielded(lambda: self.set_end(seconds))
+        await self.kind.shielded(lambda: self.set_end(now() + seconds, detached=detached))
 
-    async def set_end(self, seconds: float) -> None:
+    async def set_end(self, end: float, *, detached: bool) -> None:
+        def ending() -> list[Words]:
+            return [self.spec.extend(self.owner.name, self.fences, end - now())]
+
         lost = self.is_lost()
         self.stop()
         until = now() + self.lease / 6
         while self.renewing and now() < until:  # else it would undo this
             await self.kind.sleep(10 * TICK)
         try:
-            [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, seconds)])
-            self.lost = lost or not self.confirms(reply)
+            [reply], _ = await self.ask_twice(ending())
+            self.lost = lost or not (self.confirms(reply) or now() >= end)
         except BaseException:
-            self.owe(self.spec.release(self.owner.name, self.fences))
+            self.owe(self.releasing if detached else ending)
             raise
         finally:
             self.count_end()
@@ -631,11 +639,11 @@ class Hold(Question):
             text = "several keys, shares, and what has a max cannot be handed over"
             raise LockError(f"{self.spec.title}: {text}", self.spec.name)
         try:
-            await self.let_go(self.lease)
+            await self.let_go(self.lease, detached=True)
         except BaseException as error:
             if not isinstance(error, Exception) and not self.lost:  # nobody has the token
                 await self.find()
-                self.owe(self.spec.release(self.owner.name, self.fences))
+                self.owe(self.releasing)
             raise
         [key] = self.spec.keys
         text = key if isinstance(key, str) else key.decode("ascii", "surrogateescape")
