@@ -64,10 +64,15 @@ final class Callbacks {
 
     /** The same outcome, as the application sees it: on its executor, and not to be cancelled for others. */
     <T> CompletableFuture<T> outside(Object what, CompletableFuture<T> inside) {
+        return outside(what, inside, unwanted -> {});
+    }
+
+    /** The same. A value that came after the application has ended its future is unwanted. */
+    <T> CompletableFuture<T> outside(Object what, CompletableFuture<T> inside, Consumer<T> unwanted) {
         CompletableFuture<T> copy = new CompletableFuture<>();
         inside.whenComplete((value, error) -> run(() -> {
-            if (error == null) copy.complete(value);
-            else copy.completeExceptionally(Errors.told(what.toString(), error));
+            if (error != null) copy.completeExceptionally(Errors.told(what.toString(), error));
+            else if (!copy.complete(value)) unwanted.accept(value);
         }));
         return copy;
     }

@@ -14,10 +14,12 @@ import java.util.AbstractList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.LockSupport;
@@ -120,6 +122,20 @@ class UnansweredTest {
             // On a machine that is late both requests may have no answer.
             Object error = ended.handle((none, why) -> why).get(300, TimeUnit.SECONDS);
             assertTrue(error == null || error instanceof LockUnavailableException, () -> "" + error);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void a_take_over_that_was_cancelled_keeps_no_lock(Library library) throws Exception {
+        BlockingQueue<Runnable> told = new LinkedBlockingQueue<>();
+        try (Server server = new Server();
+                RedisLocks locks = server.builder(library).lease(LEASE).executor(told::add).build()) {
+            CompletableFuture<?> adopted = locks.adoptAsync(locks.exclusive("k").acquire().detach());
+            Runnable answer = told.poll(300, TimeUnit.SECONDS);
+            assertTrue(adopted.cancel(false));
+            answer.run();
+            Server.await("the release", () -> server.ask("LOCK.INFO", "k") == null);
         }
     }
 
