@@ -415,20 +415,24 @@ export class Lock {
    */
   releaseAfter(ms: number): Promise<void> {
     if (!(ms > 0 && ms < Number.POSITIVE_INFINITY)) throw new LockMisuse('the time must be above 0 ms');
+    return this.#letGo(ms);
+  }
+
+  #letGo(ms: number, detached = false): Promise<void> {
     if (this.#released) throw new LockMisuse('the lock was given back already');
-    this.#released = this.#hold.letGo(ms);
+    this.#released = this.#hold.letGo(ms, detached);
     return this.#released;
   }
 
   /**
    * Gives the lock to another process, which takes it over by {@link Locks.adopt} within the lease. To release it after
-   * that does nothing. For one key, no share of it, and without `max`.
+   * that does nothing. For one key, no share of it, and without `max`. Without an answer of the server it is given back.
    * @throws {LockLost} It was lost before.
    */
   async detach(): Promise<HoldToken> {
     const { terms } = this.#hold;
     if (!terms.isTransferable) throw new LockMisuse('several keys, shares, and what has a max cannot be handed over');
-    await this.releaseAfter(terms.lease);
+    await this.#letGo(terms.lease, true);
     const { owner, fence } = this;
     return { key: terms.keys[0] as string, owner, fence, lease: terms.lease, shared: terms.mode === 'READ' };
   }

@@ -28,6 +28,7 @@ const (
 	answerTime    = 3 * time.Second        // for an answer, beyond BLOCK
 	overTime      = 150 * time.Millisecond // for the last answer of a wait that is over
 	cancelTime    = 250 * time.Millisecond // how long the end of a wait may hold up its caller
+	closeTime     = time.Second            // how long Close waits for what is to be given back
 	readOnTime    = time.Second            // after so long a request that was given up is released once more
 	pauseMin      = 100 * time.Millisecond
 	pauseMax      = time.Second
@@ -102,14 +103,33 @@ func (e *engine) run(task func()) bool {
 	return true
 }
 
+// settle runs a task that gives something back, which Close waits for a while.
+func (e *engine) settle(task func()) {
+	paid := e.renewer.owe()
+	if !e.run(func() { defer paid(); task() }) {
+		paid()
+	}
+}
+
 // sleep returns false if the engine is closed meanwhile.
-func (e *engine) sleep(pause time.Duration) bool {
+func (e *engine) sleep(pause time.Duration) bool { return sleep(e.ending, pause) }
+
+// rest is the pause before something is given back once more. It is short while Close waits. False: it waits no more.
+func (e *engine) rest(pause time.Duration) bool {
+	if e.ending.Err() != nil {
+		return sleep(e.working, pauseMin)
+	}
+	e.sleep(pause)
+	return e.working.Err() == nil
+}
+
+func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-e.ending.Done():
+	case <-ctx.Done():
 		return false
 	}
 }
@@ -124,11 +144,9 @@ func (e *engine) close() error {
 	e.end()
 	e.mu.Unlock()
 	e.renewer.close()
-	left := make(chan struct{})
-	go func() { e.renewer.waits.Wait(); close(left) }()
-	limit := time.NewTimer(2 * cancelTime)
+	limit := time.NewTimer(closeTime)
 	select {
-	case <-left:
+	case <-e.renewer.idle:
 	case <-limit.C:
 	}
 	limit.Stop()
@@ -150,7 +168,7 @@ func (e *engine) close() error {
 	for _, conn := range conns {
 		e.shut(conn)
 	}
-	<-left
+	<-e.renewer.idle
 	e.tasks.Wait()
 	return e.transport.Close()
 }

@@ -139,7 +139,7 @@ func New(t Transport, opts ...ClientOption) *Client {
 	}
 	e.ending, e.end = context.WithCancel(context.Background())
 	e.working, e.stop = context.WithCancel(context.Background())
-	e.renewer.engine, e.renewer.wake = e, make(chan struct{}, 1)
+	e.renewer.engine, e.renewer.wake, e.renewer.idle = e, make(chan struct{}, 1), make(chan struct{})
 	c := &Client{engine: e, defaults: terms{lease: leaseDefault, wait: -1}}
 	for _, opt := range opts {
 		opt.setUp(c)
@@ -148,7 +148,8 @@ func New(t Transport, opts ...ClientOption) *Client {
 }
 
 // Close leaves all waits. What is held ends with ErrClosed, and stays taken until its lease ends: give it back before.
-// The functions of WithTrouble and WithListener must not call it: it waits for them.
+// What is being given back, since the server has not answered yet, has a second more. The functions of WithTrouble and
+// WithListener must not call it: it waits for them.
 func (c *Client) Close() error { return c.engine.close() }
 
 func (c *Client) terms(keys []string, opts []LockOption) (*terms, error) {

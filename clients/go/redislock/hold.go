@@ -281,6 +281,7 @@ func (h *held) release(ctx context.Context) error {
 		return &Error{h.terms.key(), ErrReleased}
 	}
 	h.engine.renewer.remove(h)
+	defer h.engine.renewer.owe()()
 	deadline := time.Now().Add(answerTime)
 	sends, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -326,10 +327,10 @@ func (h *held) freeAfter(err error, requests func() []Request) {
 		h.free()
 		return
 	}
-	h.engine.run(func() {
+	h.engine.settle(func() {
 		defer h.free()
 		end := time.Now().Add(h.terms.lease)
-		for pause := pauseMin; time.Now().Before(end) && h.engine.sleep(pause); pause = min(2*pause, pauseMax) {
+		for pause := pauseMin; time.Now().Before(end) && h.engine.rest(pause); pause = min(2*pause, pauseMax) {
 			_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), requests())
 			if err == nil || !again(err) {
 				return
@@ -400,6 +401,7 @@ func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) 
 	if !h.end(ErrReleased) {
 		return h.check()
 	}
+	defer h.engine.renewer.owe()()
 	requests := func() []Request { return h.ending(ends) }
 	missing, repeated, err := h.ask(ctx, time.Now().Add(answerTime), requests())
 	if isDetached {

@@ -24,7 +24,8 @@ type renewer struct {
 	wakes  time.Duration // when the goroutine looks next
 	wake   chan struct{}
 	closed bool
-	waits  sync.WaitGroup // acquisitions under way, and the goroutine
+	count  int           // acquisitions under way, what is being given back, and the goroutine
+	idle   chan struct{} // closed when the renewer is closed and these are over
 }
 
 type dues []*held
@@ -56,12 +57,34 @@ func (r *renewer) join() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.closed {
-		r.waits.Add(1)
+		r.count++
 	}
 	return !r.closed
 }
 
-func (r *renewer) part() { r.waits.Done() }
+// owe counts what is being given back, until the function that it returns is called.
+func (r *renewer) owe() (paid func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed && r.count == 0 {
+		return func() {}
+	}
+	r.count++
+	return r.part
+}
+
+func (r *renewer) part() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count--
+	r.mayBeIdle()
+}
+
+func (r *renewer) mayBeIdle() {
+	if r.closed && r.count == 0 {
+		close(r.idle)
+	}
+}
 
 func (r *renewer) add(h *held) {
 	r.mu.Lock()
@@ -80,7 +103,7 @@ func (r *renewer) add(h *held) {
 func (r *renewer) rouse(h *held) {
 	if !r.runs {
 		r.runs = true
-		r.waits.Add(1)
+		r.count++
 		go r.run()
 		return
 	}
@@ -115,7 +138,12 @@ func (r *renewer) remove(h *held) {
 
 func (r *renewer) close() {
 	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return
+	}
 	r.closed = true
+	r.mayBeIdle()
 	all := append(dues(nil), r.heap...)
 	r.mu.Unlock()
 	select {
@@ -128,7 +156,7 @@ func (r *renewer) close() {
 }
 
 func (r *renewer) run() {
-	defer r.waits.Done()
+	defer r.part()
 	timer := time.NewTimer(lookTime)
 	defer timer.Stop()
 	for last := r.engine.now(); ; {

@@ -448,7 +448,7 @@ func (w *wait) leave(ctx context.Context) {
 		return
 	}
 	w.part()
-	w.engine.run(w.settle)
+	w.engine.settle(w.settle)
 }
 
 // settle releases until that is answered, and once more if a request may have been read after the first release.
@@ -462,7 +462,7 @@ func (w *wait) settle() {
 			}
 			w.doubt, pause = false, readOnTime
 		}
-		if !w.engine.sleep(pause) {
+		if !w.engine.rest(pause) {
 			return
 		}
 	}

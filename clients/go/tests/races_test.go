@@ -288,6 +288,70 @@ func TestCloseWaitsForNoDial(t *testing.T) {
 	})
 }
 
+// The server answers again, and the next attempt is due later.
+func TestCloseGivesBackWhatHadNoAnswer(t *testing.T) {
+	server := &tapped{}
+	inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		ends := map[string]func(*redislock.Hold) error{
+			"unlock":       func(h *redislock.Hold) error { return h.Unlock(bg) },
+			"unlock after": func(h *redislock.Hold) error { return h.UnlockAfter(time.Second) },
+			"detach":       func(h *redislock.Hold) error { _, err := h.Detach(bg); return err },
+		}
+		holds := map[string]*redislock.Hold{}
+		for key := range ends {
+			hold, err := client.Lock(bg, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds[key] = hold
+		}
+		server.SetDown(true)
+		for key, end := range ends {
+			if err := end(holds[key]); !errors.Is(err, redislock.ErrUnavailable) {
+				t.Error(key, err)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		server.SetDown(false)
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		for key := range ends {
+			if owners := server.Holders(key); len(owners) > 0 {
+				t.Error(key, owners)
+			}
+		}
+	})
+}
+
+func TestCloseWaitsForAnUnlockAWhile(t *testing.T) {
+	for name, away := range map[string]time.Duration{"answered": 500 * time.Millisecond, "dead": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			server := &tapped{}
+			inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+				hold, err := client.Lock(bg, "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				server.hang(true)
+				time.AfterFunc(away, func() { server.hang(false) })
+				unlocked := make(chan error, 1)
+				go func() { unlocked <- hold.Unlock(bg) }()
+				synctest.Wait()
+				begin := time.Now()
+				if err := client.Close(); err != nil || time.Since(begin) > time.Second {
+					t.Error(err, time.Since(begin))
+				}
+				if err := <-unlocked; (err == nil) != (name == "answered") {
+					t.Error(err)
+				}
+				time.Sleep(away)
+			})
+		})
+	}
+}
+
 // The server may have read what had no answer, and raised the fence.
 func TestATakeOverThatHadNoAnswerIsNoLoss(t *testing.T) {
 	server := &tapped{}

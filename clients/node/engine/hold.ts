@@ -224,20 +224,22 @@ export class Hold {
     throw new LockLost(`${this.terms} is lost`);
   }
 
+  #sendRelease(limit: number, isQuiet = false): Promise<unknown[]> {
+    const words = (key: string, fence: string) => ['LOCK.RELEASE', key, this.holder.name, 'ALL', 'FENCE', fence];
+    return this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
+  }
+
   /** Gives it back. Without an answer that goes on in the background, until the lease is over. */
   async release(): Promise<void> {
-    const words = (key: string, fence: string) => ['LOCK.RELEASE', key, this.holder.name, 'ALL', 'FENCE', fence];
-    const send = (limit: number, isQuiet = false) =>
-      this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
     const { loss } = this;
     if (loss) {
       // Of several keys some may be held still.
-      await send(READ_ON_MS).catch(ignore);
+      await this.#sendRelease(READ_ON_MS).catch(ignore);
       throw loss;
     }
     this.end();
     const { keys } = this.terms;
-    const first = await send(ANSWER_MS).catch((error: Error) => error);
+    const first = await this.#sendRelease(ANSWER_MS).catch((error: Error) => error);
     if (!(first instanceof Error)) {
       const isLost = first.includes(null);
       if (isLost) this.lose('the server says so');
@@ -248,33 +250,44 @@ export class Hold {
     }
     this.#count('held');
     // Null to a repeated release is the first one's success, of which the answer was lost.
-    const second = isPassing(first) ? await send(ANSWER_MS).catch((error: Error) => error) : first;
+    const second = isPassing(first) ? await this.#sendRelease(ANSWER_MS).catch((error: Error) => error) : first;
     if (!(second instanceof Error)) return this.holder.leave(keys, true);
-    if (isPassing(second))
-      void this.holder.leaveWith(
-        keys,
-        repeated(this.#engine.wire, this.terms.lease + QUEUE_MS, () => send(ANSWER_MS, true)),
-      );
-    else this.holder.leave(keys, false);
-    const text = `${this.terms} could not be given back, and ends with its lease: ${second.message}`;
-    this.#engine.troubles.tell('release', new LockError(text, { cause: second }));
-    throw second;
+    this.#failed(second, () => this.#sendRelease(ANSWER_MS, true));
   }
 
-  /** Renews it no more, and lets it end after so long. What does not reach the server ends with its lease. */
-  async letGo(ms: number): Promise<void> {
+  /** Goes on in the background, if that may help. */
+  #failed(error: Error, send: () => Promise<unknown>): never {
+    const { keys } = this.terms;
+    if (isPassing(error))
+      void this.holder.leaveWith(keys, repeated(this.#engine.wire, this.terms.lease + QUEUE_MS, send));
+    else this.holder.leave(keys, false);
+    const text = `${this.terms} could not be given back, and ends with its lease: ${error.message}`;
+    this.#engine.troubles.tell('release', new LockError(text, { cause: error }));
+    throw error;
+  }
+
+  /** Renews it no more, and lets it end after so long. Without an answer one that is to be `detached` is given back. */
+  async letGo(ms: number, detached = false): Promise<void> {
     const { loss } = this;
     if (loss) throw loss;
     if (this.isOver) throw new LockMisuse(`${this.terms} is not held any more`);
     this.end();
-    const send = () => this.#each(this.#extension(ms), (each) => this.#line.ask(each, ANSWER_MS));
-    const replies = await send().catch((error) => (isPassing(error) ? send() : Promise.reject(error)));
-    if (replies.includes(null)) this.lose('the server says so');
-    else {
-      this.#count('held');
-      this.holder.leave(this.terms.keys, true);
+    const end = this.#time.clock() + ms;
+    const send = (isQuiet = false) =>
+      this.#each(this.#extension(end - this.#time.clock()), (each) => this.#line.ask(each, ANSWER_MS, { isQuiet }));
+    const again = (error: Error) => (isPassing(error) ? send() : Promise.reject(error));
+    const replies = await send()
+      .catch(again)
+      .catch((error: Error) => error);
+    // Null says nothing once its time is over.
+    if (!(replies instanceof Error) && replies.includes(null) && this.#time.clock() < end) {
+      this.lose('the server says so');
+      throw this.#reason;
     }
-    if (this.#reason) throw this.#reason;
+    this.#count('held');
+    if (replies instanceof Error)
+      this.#failed(replies, detached ? () => this.#sendRelease(ANSWER_MS, true) : () => send(true));
+    this.holder.leave(this.terms.keys, true);
   }
 
   async setNote(note: string): Promise<void> {

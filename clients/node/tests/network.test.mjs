@@ -53,6 +53,36 @@ for (const [library, { open, close }] of Object.entries(libraries)) {
       await until('the lock to be free', () => isFree(key));
     });
 
+    wired('lets a lock end, and gives back what it cannot hand over, when there is no answer', async (wire, far) => {
+      const locks = new Locks(far, { lease: 600_000 });
+      for (const lose of [() => wire.freeze(true), () => wire.cut()]) {
+        const keys = [newKey(), newKey()];
+        const [ended, handed] = await Promise.all(keys.map((key) => locks.acquire(key)));
+        wire.left = 0;
+        lose();
+        const outcomes = await Promise.allSettled([ended.releaseAfter(1_000), handed.detach()]);
+        for (const { reason } of outcomes) assert.ok(reason instanceof LockUnreachable, reason);
+        // What was sent is gone.
+        wire.cut();
+        for (const key of keys) assert.equal(await isFree(key), false);
+        wire.left = Number.POSITIVE_INFINITY;
+        wire.freeze(false);
+        for (const key of keys) await until('the lock to be free', () => isFree(key));
+      }
+    });
+
+    wired('has not lost a lock that ended as it should before it was asked again', async (wire, far) => {
+      const key = newKey();
+      const lock = await new Locks(far).acquire(key);
+      wire.answer = () => Buffer.alloc(0);
+      const ended = lock.releaseAfter(100);
+      await until('its end', () => isFree(key));
+      wire.answer = (bytes) => bytes;
+      // On a machine that is late both requests may have no answer.
+      await ended.catch((error) => assert.ok(error instanceof LockUnreachable, error));
+      assert.equal(lock.lost, false);
+    });
+
     wired('keeps a lock that is granted to a second request when the first is answered late', async (wire, far) => {
       const key = newKey();
       const locks = new Locks(far);

@@ -179,7 +179,7 @@ class Hold(Question):
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
         # What is owed: a release that the renewer repeats until it is answered, or this time is over.
         self.owes_until = -math.inf
-        self.owed: list[Words] = []
+        self.owed: Callable[[], list[Words]] = list
         self.to_send = self.at_release = False
         self.read_until = -math.inf
 
@@ -420,11 +420,12 @@ class Hold(Question):
             self.request = None
         # Another process may have taken over the same token: its fence is another one.
         token, name = self.spec.token, self.owner.name
-        self.owe(self.spec.leave(name) if token is None else self.spec.release(name, (token.fence,)))
+        left = self.spec.leave(name) if token is None else self.spec.release(name, (token.fence,))
+        self.owe(lambda: left)
         if not self.hangs and self.server is not None and not self.server.over:
             await self.kind.ring(self.settled, LEAVE)
 
-    def owe(self, words: list[Words]) -> None:
+    def owe(self, words: Callable[[], list[Words]]) -> None:
         """Lets the renewer send a release, and repeat it as long as the server may keep the lock or the place."""
         with mutex:
             if self.server is not None:
@@ -457,7 +458,8 @@ class Hold(Question):
         if request.answered:
             self.request, self.to_send = None, True
             if self.spec.token is not None:
-                self.owed = self.spec.release(self.owner.name, (request.result,))
+                late = self.spec.release(self.owner.name, (request.result,))
+                self.owed = lambda: late
         elif request.is_broken() or self.due >= self.read_until:
             request.close()
             self.request, self.to_send = None, True
@@ -472,7 +474,7 @@ class Hold(Question):
         self.at_release = self.owes
         if self.at_release:
             if now() < self.owes_until:
-                return self.owed if self.to_send else []
+                return self.owed() if self.to_send else []
             self.settle()
             return None
         if self.abandoned:
@@ -530,7 +532,7 @@ class Hold(Question):
         """Sends a renewal or a release where an ASK says."""
         try:
             if self.owes:
-                for words in self.owed:
+                for words in self.owed():
                     await self.ask_of_hold(words, self.spec.lease / 6)
                 await self.heed_release()
             elif self.confirms(await self.ask(self.extension(), self.spec.lease / 6)):
@@ -565,7 +567,7 @@ class Hold(Question):
             self.lost = not await self.was_held_until_now() or lost
         except Exception as error:
             if again(error):
-                self.owe(self.spec.release(self.owner.name, self.fences))
+                self.owe(self.releasing)
             if not lost:
                 self.tell_of(error, "release", "its release has failed, and is repeated")
                 raise
@@ -577,11 +579,15 @@ class Hold(Question):
             self.tell("lost", "was lost before it was released")
             raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name) from self.failure
 
+    def releasing(self) -> list[Words]:
+        """The release of what it has, whatever its fence is."""
+        return self.spec.leave(self.owner.name) if self.raised else self.spec.release(self.owner.name, self.fences)
+
     async def was_held_until_now(self) -> bool:
         """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
         await self.find()
         released, self.released = self.released, True
-        replies, repeated = await self.ask_twice(self.spec.release(self.owner.name, self.fences))
+        replies, repeated = await self.ask_twice(self.releasing())
         return released or repeated or None not in replies
 
     async def ask_twice(self, requests: Sequence[Words | Callable[..., Words]]) -> tuple[list[Any], bool]:
@@ -595,8 +601,8 @@ class Hold(Question):
             await self.follow(begin)
             return [await self.ask_of_hold(words, limit, fresh=True) for words in requests], True
 
-    async def let_go(self, seconds: float) -> None:
-        """Stops the renewals, and lets it end after so many seconds."""
+    async def let_go(self, seconds: float, *, detached: bool = False) -> None:
+        """Stops the renewals, and lets it end after so many seconds. Without an answer a `detached` one is released."""
         if self.entered > 1:
             raise LockError(
                 f"{self.spec.title} was entered several times: only the outer block lets it go", self.spec.name
@@ -606,18 +612,18 @@ class Hold(Question):
                 await self.kind.shielded(self.give_back)
             raise LockLost(f"{self.spec.title} is lost", self.spec.name) from self.failure
         self.was_let_go = True
-        await self.kind.shielded(lambda: self.set_end(seconds))
+        await self.kind.shielded(lambda: self.set_end(now() + seconds, detached=detached))
 
-    async def set_end(self, seconds: float) -> None:
+    async def set_end(self, end: float, *, detached: bool) -> None:
         lost = self.is_lost()
         self.stop()
         until = now() + self.lease / 6
         while self.renewing and now() < until:  # else it would undo this
             await self.kind.sleep(10 * TICK)
         try:
-            self.lost = not await self.ends_in(seconds) or lost
+            self.lost = lost or not (await self.ends_at(end) or now() >= end)
         except BaseException:
-            self.owe(self.releases())
+            self.owe(self.releasing if detached else lambda: [self.ending(end)])
             raise
         finally:
             self.count_end()
@@ -626,31 +632,27 @@ class Hold(Question):
             self.tell("lost", "was lost before it was let go")
             raise LockLost(f"{self.spec.title} was lost before it was let go", self.spec.name) from self.failure
 
-    async def ends_in(self, seconds: float) -> bool:
+    def ending(self, end: float) -> list[Any]:
+        """The request to let the lease end then."""
+        extend = self.spec.extend(self.owner.name, self.fences, end - now())
+        if self.spec.several or not (self.unanswered or self.renewing):
+            return extend
+        # A renewal that the server reads after this would undo it: a higher fence makes it void, but for several
+        # keys. If the reply is lost, the former fence may be void already.
+        is_first, self.raised = not self.raised, True
+        return [*(extend if is_first else extend[:-2]), "MINFENCE", self.fences[0] + 1]
+
+    async def ends_at(self, end: float) -> bool:
         """Lets the lease end then. False if it is not held."""
-
-        def words() -> list[Any]:
-            extend = self.spec.extend(self.owner.name, self.fences, seconds)
-            if self.spec.several or not (self.unanswered or self.renewing):
-                return extend
-            # A renewal that the server reads after this would undo it: a higher fence makes it void, but for several
-            # keys. If the reply is lost, the former fence may be void already.
-            is_first, self.raised = not self.raised, True
-            return [*(extend if is_first else extend[:-2]), "MINFENCE", self.fences[0] + 1]
-
         try:
-            [reply], _ = await self.ask_twice([words])
+            [reply], _ = await self.ask_twice([lambda: self.ending(end)])
         except errors.ResponseError as error:
             if not is_ahead(error):
                 raise
-            [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, seconds)])
+            [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, end - now())])
         if self.raised and reply is not None:
             self.fences = (reply,)
         return self.confirms(reply)
-
-    def releases(self) -> list[Words]:
-        """The release of what it has, whatever its fence is."""
-        return self.spec.leave(self.owner.name) if self.raised else self.spec.release(self.owner.name, self.fences)
 
     async def set_note(self, note: str) -> None:
         if self.spec.several:
@@ -670,11 +672,11 @@ class Hold(Question):
             text = "several keys, shares, and what has a max cannot be handed over"
             raise LockError(f"{self.spec.title}: {text}", self.spec.name)
         try:
-            await self.let_go(self.lease)
+            await self.let_go(self.lease, detached=True)
         except BaseException as error:
             if not isinstance(error, Exception) and not self.lost:  # nobody has the token
                 await self.find()
-                self.owe(self.releases())
+                self.owe(self.releasing)
             raise
         [key] = self.spec.keys
         text = key if isinstance(key, str) else key.decode("ascii", "surrogateescape")

@@ -123,13 +123,34 @@ class HoldTest(OnFake):
         self.assertRaises(LockLost, lock.release_after, 10 * HOUR)
         self.assertEqual(self.client.exists("k"), 0)
 
-    def test_a_lock_that_could_not_be_let_go_is_released_in_the_background(self):
-        for let_go in (lambda lock: lock.release_after(10 * HOUR), lambda lock: lock.detach()):
+    def test_a_lock_that_could_not_be_let_go_ends_in_the_background(self):
+        def has_ended():
+            return self.client.exists("k") == 0
+
+        def is_to_end():
+            return self.info("ttl_ms") > 9 * HOUR * 1000
+
+        for let_go, is_so in ((lambda lock: lock.release_after(10 * HOUR), is_to_end), (Lock.detach, has_ended)):
             lock = self.held()
             self.fake.set_down()
             self.assertRaises(redis.ConnectionError, let_go, lock)
             self.fake.set_down(False)
-            wait_for(lambda: self.client.exists("k") == 0)
+            wait_for(is_so)
+            self.fake.lose("k")
+
+    def test_a_lock_that_ended_as_it_should_before_it_was_asked_again_was_not_lost(self):
+        async def answer_late(*_):
+            self.fake.advance(2)
+            return [None], True
+
+        for seconds in (1, 3):
+            lock = self.held()
+            with mock.patch.object(lock._hold, "ask_twice", answer_late):
+                if seconds == 1:
+                    lock.release_after(seconds)
+                else:
+                    self.assertRaises(LockLost, lock.release_after, seconds)
+            self.fake.lose("k")
 
     def test_a_lock_whose_fence_was_raised_without_an_answer_is_let_go_or_released(self):
         reply, to_lose = _threads.ThreadRequest.reply, []

@@ -194,7 +194,8 @@ impl Guard {
     /// - [`Error::Connection`] or [`Error::Server`] if it was not lost as far as is known, but the server did not
     ///   release it. Where no answer came, the release goes on in the background.
     pub fn release(mut self) -> Result<(), Error> {
-        self.end(None, None)
+        let claim = self.claim.take();
+        self.end(claim, None, None)
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time. So the next holder comes no earlier.
@@ -203,25 +204,29 @@ impl Guard {
     ///
     /// As of [`release`](Guard::release).
     pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
-        self.end(Some(time), None)
+        let claim = self.claim.take();
+        self.end(claim, Some(time), None)
     }
 
     /// Renews the lock no more, and gives what another process [adopts](crate::Client::adopt) it by, within its lease.
-    /// The lock stays held meanwhile. If nobody adopts it, it ends with its lease.
+    /// The lock stays held meanwhile. If nobody adopts it, it ends with its lease. Where this fails, it is released.
     ///
     /// # Errors
     ///
-    /// - [`Error::Refused`] for several keys, shares, a session, a `max`, or a lock of a quorum: it is released.
+    /// - [`Error::Refused`] for several keys, shares, a session, a `max`, or a lock of a quorum.
     /// - As of [`release`](Guard::release).
     pub fn detach(mut self) -> Result<HoldToken, Error> {
         let token = HoldToken::of(&self.held.0)?;
         self.keeper.may_be_handed_over()?;
-        self.end(Some(token.lease), None)?;
-        Ok(token)
+        let ended = self.end(self.claim.clone(), Some(token.lease), None);
+        if is_settled(&ended) {
+            self.claim = None;
+        }
+        ended.map(|()| token)
     }
 
-    fn end(&mut self, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {
-        let Some(claim) = self.claim.take() else { return Ok(()) };
+    fn end(&self, claim: Option<Claim>, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {
+        let Some(claim) = claim else { return Ok(()) };
         let claim = begin_end(&self.held.0, claim)?;
         let ended = self.keeper.end(&self.held.0, after, claim, patience);
         ended.of(&self.held.0)
@@ -248,6 +253,11 @@ pub(crate) fn begin_end(hold: &Hold, claim: Claim) -> Result<Claim, Error> {
     Ok(claim)
 }
 
+/// Whether somebody else has what a guard was to hand over, or nobody. Else the guard has it still.
+pub(crate) fn is_settled(handed_over: &Result<(), Error>) -> bool {
+    matches!(handed_over, Ok(()) | Err(Error::Lost))
+}
+
 impl Ended {
     pub(crate) fn of(self, hold: &Hold) -> Result<(), Error> {
         if hold.end_release(self.was_lost) { Err(Error::Lost) } else { self.failure.map_or(Ok(()), Err) }
@@ -265,7 +275,8 @@ impl Deref for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
-        drop(self.end(None, Some(LEAVE)));
+        let claim = self.claim.take();
+        drop(self.end(claim, None, Some(LEAVE)));
     }
 }
 

@@ -128,7 +128,8 @@ impl OneServer {
         let (told, debt) = (replies.clone(), self.transport.owe());
         // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
         let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, is_repeated| {
-            let ended = ended(replies, is_repeated);
+            // What is to end later has not ended by an attempt before.
+            let ended = ended(replies, is_repeated && ends_at.is_none_or(Moment::is_past));
             if ended.failure.is_some() {
                 claim.keep();
             } else {
@@ -187,8 +188,8 @@ impl Keeper for OneServer {
     }
 }
 
-/// What came of a release. Null to a repeated one says nothing: the first may have done it.
-fn ended(replies: Result<Vec<Value>, Failure>, is_repeated: bool) -> Ended {
+/// What came of a release. Null says nothing if an attempt before may have done it.
+fn ended(replies: Result<Vec<Value>, Failure>, may_be_done: bool) -> Ended {
     let replies = match replies {
         Ok(replies) => replies,
         Err(failure) if failure.error.is_overwritten() => return Ended { was_lost: true, failure: None },
@@ -197,7 +198,7 @@ fn ended(replies: Result<Vec<Value>, Failure>, is_repeated: bool) -> Ended {
     let (mut was_lost, mut failure) = (false, None);
     for reply in replies {
         match is_held(reply) {
-            Ok(is_held) => was_lost |= !is_held && !is_repeated,
+            Ok(is_held) => was_lost |= !is_held && !may_be_done,
             Err(error) => failure = Some(error),
         }
     }

@@ -1,7 +1,7 @@
 //! A lock that a task holds, for the program that works under it. Nothing of it needs the runtime but to wait.
 
 use crate::error::Error;
-use crate::guard::{Ended, Held, Loss, begin_end, may_guard};
+use crate::guard::{Ended, Held, Loss, begin_end, is_settled, may_guard};
 use crate::handover::HoldToken;
 use crate::hold::Hold;
 use crate::one::OneServer;
@@ -87,7 +87,8 @@ impl AsyncGuard {
     ///
     /// Those of [`Guard::release`](crate::Guard::release).
     pub async fn release(mut self) -> Result<(), Error> {
-        self.end(None).await
+        let claim = self.claim.take();
+        self.end(claim, None).await
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time.
@@ -96,22 +97,27 @@ impl AsyncGuard {
     ///
     /// Those of [`release`](AsyncGuard::release).
     pub async fn release_after(mut self, time: Duration) -> Result<(), Error> {
-        self.end(Some(time)).await
+        let claim = self.claim.take();
+        self.end(claim, Some(time)).await
     }
 
     /// Renews the lock no more, and gives what another process adopts it by: [`Guard::detach`](crate::Guard::detach).
+    /// If the future is dropped, the lock is released.
     ///
     /// # Errors
     ///
     /// Those of [`Guard::detach`](crate::Guard::detach).
     pub async fn detach(mut self) -> Result<HoldToken, Error> {
         let token = HoldToken::of(&self.held.0)?;
-        self.end(Some(token.lease)).await?;
-        Ok(token)
+        let ended = self.end(self.claim.clone(), Some(token.lease)).await;
+        if is_settled(&ended) {
+            self.claim = None;
+        }
+        ended.map(|()| token)
     }
 
-    async fn end(&mut self, after: Option<Duration>) -> Result<(), Error> {
-        let Some(claim) = self.claim.take() else { return Ok(()) };
+    async fn end(&self, claim: Option<Claim>, after: Option<Duration>) -> Result<(), Error> {
+        let Some(claim) = claim else { return Ok(()) };
         let claim = begin_end(&self.held.0, claim)?;
         let release = Release(self.held.0.clone());
         let ended = self.keeper.end(Caller::Task, &self.held.0, after, claim, None).await;

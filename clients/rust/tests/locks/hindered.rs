@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Proxy, Server, Signal, wait_for};
+use testbed::{PATIENCE, Port, Proxy, Server, Signal, wait_for};
 
 /// What a request may take here that should not wait for a server that hangs: far less than that one takes.
 const HANG: Duration = Duration::from_secs(4);
@@ -181,6 +181,56 @@ fn a_release_without_an_answer_is_repeated_until_there_is_one() {
     proxy.cut_all();
     proxy.freeze(false);
     wait_for("the release", || server.connect().lock_info("k").is_none());
+}
+
+#[test]
+fn a_lock_that_cannot_be_handed_over_is_given_back() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let client = Client::open(("127.0.0.1", proxy.port())).unwrap().timeout(Duration::from_secs(1));
+    let lock = client.key("k").lease(Duration::from_secs(600));
+    let nobody = Port::claim();
+    for is_cut in [false, true] {
+        let guard = lock.lock().unwrap();
+        if is_cut {
+            proxy.lead_to(nobody.number());
+        } else {
+            proxy.freeze(true);
+        }
+        assert!(matches!(guard.detach(), Err(Error::Connection(_))));
+        proxy.lead_to(server.port());
+        proxy.freeze(false);
+        assert!(client.wait_released(PATIENCE));
+        assert!(server.connect().lock_info("k").is_none(), "cut: {is_cut}");
+    }
+}
+
+#[test]
+fn a_request_to_hand_over_that_is_repeated_takes_nothing_from_the_taker() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let client = Client::open(("127.0.0.1", proxy.port())).unwrap();
+    let mut repeated = 0;
+    for bytes in (1..200).step_by(7) {
+        let guard = client.lock("k").unwrap();
+        let before = proxy.cuts();
+        proxy.cut_after(bytes);
+        let token = guard.detach().unwrap();
+        repeated += proxy.cuts() - before;
+        let adopted = client_of(&server).adopt(&token).unwrap();
+        assert!(client.wait_released(PATIENCE) && adopted.check().unwrap());
+        adopted.release().unwrap();
+    }
+    assert!(repeated > 0, "no request was cut off");
+
+    let ends: [fn(Guard) -> Result<(), Error>; 2] =
+        [|guard| guard.detach().map(drop), |guard| guard.release_after(PATIENCE)];
+    for end in ends {
+        let guard = client.lock("k").unwrap();
+        server.connect().int(&["LOCK.BREAK", "k"]);
+        proxy.cut_after(1);
+        assert!(matches!(end(guard), Err(Error::Lost)), "the first request did not end it");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Proxy, Server, Signal, wait_for, wait_so_long};
+use testbed::{PATIENCE, Port, Proxy, Server, Signal, wait_for, wait_so_long};
 use tokio::runtime::{Builder, Runtime};
 
 /// Far less than a request may take at a server that hangs.
@@ -138,6 +138,43 @@ fn a_take_over_whose_future_is_dropped_keeps_no_lock() {
             if is_answered {
                 let fence = i64::try_from(token.fence).unwrap();
                 wait_for("the answer", || conn.lock_info("k").unwrap().holders[0].fence > fence);
+            }
+        });
+        proxy.freeze(false);
+        assert!(runtime.block_on(client.wait_released_async(PATIENCE)));
+        assert!(conn.lock_info("k").is_none(), "answered: {is_answered}");
+    }
+}
+
+#[test]
+fn what_a_task_cannot_hand_over_is_given_back() {
+    let server = Server::new();
+    let (proxy, mut conn) = (Proxy::to(server.port()), server.connect());
+    let client = Client::open(("127.0.0.1", proxy.port())).unwrap().timeout(Duration::from_secs(1));
+    let (runtime, nobody) = (runtime(), Port::claim());
+    let take = || runtime.block_on(client.key("k").lease(PATIENCE * 10).lock_async()).unwrap();
+    for is_cut in [false, true] {
+        let guard = take();
+        if is_cut {
+            proxy.lead_to(nobody.number());
+        } else {
+            proxy.freeze(true);
+        }
+        assert!(matches!(runtime.block_on(guard.detach()), Err(Error::Connection(_))));
+        proxy.lead_to(server.port());
+        proxy.freeze(false);
+        assert!(runtime.block_on(client.wait_released_async(PATIENCE)));
+        assert!(conn.lock_info("k").is_none(), "cut: {is_cut}");
+    }
+    for is_answered in [false, true] {
+        let guard = take();
+        let before = conn.info_number("lock", "lock_extended");
+        proxy.freeze(!is_answered);
+        runtime.block_on(async {
+            let mut handing = pin!(guard.detach());
+            assert!(handing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            if is_answered {
+                wait_for("the answer", || conn.info_number("lock", "lock_extended") > before);
             }
         });
         proxy.freeze(false);

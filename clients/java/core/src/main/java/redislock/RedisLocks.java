@@ -177,7 +177,7 @@ public interface RedisLocks extends AutoCloseable {
     Optional<Hold> adopt(HoldToken token);
 
     /**
-     * The same as {@link #adopt}, without waiting for the answer.
+     * The same as {@link #adopt}, without waiting for the answer. What comes after a cancellation is released.
      *
      * @param token of {@link Hold#detach}
      * @return the hold; empty if it has ended; or {@link LockUnavailableException}

@@ -417,14 +417,24 @@ final class Held implements Hold {
         }
         settle(null);
         holder.leave(terms.keys(), false);
-        Asking asking = at -> terms.about(
-                at, "LOCK.EXTEND", holder.name, "PX", String.valueOf(millis), "FENCE", String.valueOf(fences[at]));
+        long end = Times.tick() + millis;
+        Asking asking = at -> {
+            String left = String.valueOf(Math.max(1, end - Times.tick()));
+            return terms.about(at, "LOCK.EXTEND", holder.name, "PX", left, "FENCE", String.valueOf(fences[at]));
+        };
         tellReleased();
-        return each(asking, words -> route.ask(words, Times.ANSWER)).thenApply(why -> {
-            if (why == null) return null;
-            loss = why;
-            throw lostException();
-        });
+        return each(asking, words -> route.ask(words, Times.ANSWER))
+                .whenComplete((why, error) -> {
+                    Throwable plain = error == null ? null : Errors.plain(error);
+                    if (plain != null) engine.troubles.tell(Troubles.Kind.RELEASE, plain);
+                    if (plain != null && Errors.isPassing(plain)) releaseLater(asking, new CompletableFuture<>());
+                })
+                .thenApply(why -> {
+                    // Null says nothing once its time is over.
+                    if (why == null || Times.tick() >= end) return null;
+                    loss = why;
+                    throw lostException();
+                });
     }
 
     private void tellReleased() {

@@ -108,7 +108,7 @@ final class Locks implements RedisLocks {
 
     @Override
     public CompletableFuture<Optional<Hold>> adoptAsync(HoldToken token) {
-        return engine.callbacks.outside("locks", adopted(token));
+        return engine.callbacks.outside("locks", adopted(token), found -> found.ifPresent(Hold::releaseAsync));
     }
 
     private CompletableFuture<Optional<Hold>> adopted(HoldToken token) {

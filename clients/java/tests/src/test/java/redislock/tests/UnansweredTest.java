@@ -14,10 +14,12 @@ import java.util.AbstractList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.LockSupport;
@@ -91,6 +93,49 @@ class UnansweredTest {
             Server.await("the release", () -> server.ask("DBSIZE").equals(0L));
             Server.await("the loss to be told", () -> !told.isEmpty());
             assertEquals(List.of("a TAKEN_AWAY"), told, "once, and not that it was given back");
+        }
+    }
+
+    @Test
+    void a_lock_ends_after_a_while_though_its_server_was_away_when_it_was_told_so() throws Exception {
+        try (FakeServer fake = new FakeServer();
+                RedisLocks locks = RedisLocks.builder(fake.transport()).lease(LEASE).build()) {
+            Hold hold = locks.exclusive("k").acquire();
+            fake.down(true);
+            assertThrows(LockUnavailableException.class, () -> hold.releaseAfter(Duration.ofSeconds(1)));
+            fake.down(false);
+            Server.await("its end", () -> fake.ask("LOCK.INFO", "k") == null);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void a_lock_that_ended_as_it_should_before_it_was_asked_again_was_not_lost(Library library) throws Exception {
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0);
+                RedisLocks locks = Server.builder(library, wire.url()).lease(LEASE).build()) {
+            Hold hold = locks.exclusive("k").acquire();
+            wire.silent(true);
+            CompletableFuture<?> ended = hold.releaseAfterAsync(Duration.ofMillis(100));
+            Server.await("its end", () -> server.ask("LOCK.INFO", "k") == null);
+            wire.silent(false);
+            // On a machine that is late both requests may have no answer.
+            Object error = ended.handle((none, why) -> why).get(300, TimeUnit.SECONDS);
+            assertTrue(error == null || error instanceof LockUnavailableException, () -> "" + error);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void a_take_over_that_was_cancelled_keeps_no_lock(Library library) throws Exception {
+        BlockingQueue<Runnable> told = new LinkedBlockingQueue<>();
+        try (Server server = new Server();
+                RedisLocks locks = server.builder(library).lease(LEASE).executor(told::add).build()) {
+            CompletableFuture<?> adopted = locks.adoptAsync(locks.exclusive("k").acquire().detach());
+            Runnable answer = told.poll(300, TimeUnit.SECONDS);
+            assertTrue(adopted.cancel(false));
+            answer.run();
+            Server.await("the release", () -> server.ask("LOCK.INFO", "k") == null);
         }
     }
 
