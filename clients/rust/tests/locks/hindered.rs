@@ -209,7 +209,7 @@ fn a_lock_that_cannot_be_handed_over_is_given_back() {
 fn a_request_to_hand_over_that_is_repeated_takes_nothing_from_the_taker() {
     let server = Server::new();
     let proxy = Proxy::to(server.port());
-    let client = Client::open(("127.0.0.1", proxy.port())).unwrap();
+    let client = Client::open(("127.0.0.1", proxy.port())).unwrap().timeout(PATIENCE);
     let mut repeated = 0;
     for bytes in (1..200).step_by(7) {
         let guard = client.lock("k").unwrap();
