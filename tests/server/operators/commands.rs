@@ -152,7 +152,7 @@ fn a_full_server_can_be_helped_by_a_break() {
 #[test]
 fn a_replica_breaks_nothing_and_shows_what_it_knows() {
     // What could go wrong: a lock that is broken on a replica alone is held and free at once.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::new();
     let (mut there, mut here) = (primary.connect(), replica.connect());
     there.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
@@ -369,7 +369,7 @@ fn every_counter_counts_what_it_says() {
 #[test]
 fn what_is_looked_at_is_not_sent() {
     // What could go wrong: every read of a monitoring tool goes to the file and to all replicas.
-    let server = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+    let server = Server::setup().option("appendonly", "yes").start();
     let mut stream = Stream::of(&server);
     let mut wire = Connection::resp2(&server);
     for command in ["LOCK.TOP", "LOCK.LOG", "LOCK.LOG RESET", "LOCK.INFO k", "LOCK.BREAK k"] {

@@ -77,7 +77,7 @@ fn a_place_that_was_due_during_a_pause_is_granted_afterwards() {
 #[test]
 fn after_a_failover_places_are_gone_and_an_offer_is_a_plain_hold() {
     // The new primary knows the hold, and neither the queue nor that it was an offer.
-    let (one, other) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    let (one, other) = (Server::new(), Server::new());
     other.follow(&one);
     let mut old = Scene::new(&one);
     old.play(&[

@@ -69,7 +69,7 @@ fn what_a_closed_connection_does_not_change_is_not_sent() {
 #[test]
 fn a_lease_that_was_cut_lapses_on_the_replica_as_well() {
     // The replica ends nothing by itself; it must receive both ends.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     let mut stage = Stage::new(&primary);

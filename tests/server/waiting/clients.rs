@@ -145,7 +145,7 @@ fn a_server_that_ends_lets_go_of_everybody() {
 #[test]
 fn a_server_that_waits_for_its_replicas_before_it_ends_grants_nothing() {
     // Writes are paused then; replication all the same aborts the server.
-    let primary = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0");
+    let primary = Server::setup().option("appendonly", "yes");
     let mut primary = primary.option("shutdown-timeout", "10").start();
     let replica = Server::new();
     replica.follow(&primary);

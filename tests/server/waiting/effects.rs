@@ -22,7 +22,7 @@ fn wall_ms() -> u64 {
 
 /// A server whose every effect is to be seen.
 pub(crate) fn server() -> Server {
-    Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start()
+    Server::setup().option("appendonly", "yes").start()
 }
 
 impl Scene<'_> {

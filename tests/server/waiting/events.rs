@@ -27,7 +27,7 @@ struct Scene {
 impl Scene {
     /// Begins with these rows, and with what is sent after them.
     fn after(rows: &[Row]) -> Scene {
-        let server = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+        let server = Server::setup().option("appendonly", "yes").start();
         let stream = Stream::of(&server);
         let stage = Stage::owning(server);
         let mut scene = Scene { conn: stage.connect(), stage, stream, in_file: 0 };
@@ -509,7 +509,7 @@ fn waiters_are_judged_by_what_a_transaction_or_script_leaves() {
 #[test]
 fn waiting_for_replicas_after_a_wait_covers_the_grant() {
     // WAIT would count replicas that have not seen the grant, because another client's command made it.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     let mut stage = Stage::new(&primary);

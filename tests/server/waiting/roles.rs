@@ -11,7 +11,7 @@ use testbed::{Server, Setup, Signal, wait_for};
 const REPLICA_NOW: &str = "UNBLOCKED lock wait ended: this node is a replica now";
 
 pub(crate) fn primary() -> Setup {
-    Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes")
+    Server::setup().option("appendonly", "yes")
 }
 
 /// The wait is ended by us or by the server itself, with or without the connection.

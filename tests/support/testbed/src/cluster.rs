@@ -14,8 +14,7 @@ impl Cluster {
     pub fn start(primaries: usize, replicas: usize) -> Cluster {
         let node = |_| {
             let setup = Server::setup().cluster_node();
-            let setup = setup.option("cluster-node-timeout", "1500").option("appendonly", "yes");
-            setup.option("repl-diskless-sync-delay", "0").start()
+            setup.option("cluster-node-timeout", "1500").option("appendonly", "yes").start()
         };
         let count = primaries * (1 + replicas);
         let nodes: Vec<Server> = (0..count).map(node).collect();

@@ -242,6 +242,8 @@ impl Server {
             command.arg("--sentinel");
         } else {
             command.args(["--save", "", "--enable-debug-command", "yes"]);
+            // A replica has its data at once. By default a server waits five seconds for more of them.
+            command.args(["--repl-diskless-sync-delay", "0"]);
         }
         command.args(["--port", &self.port().to_string(), "--bind", "127.0.0.1"]);
         if let Some(bus) = &self.bus {
