@@ -129,6 +129,8 @@ fn watchers_are_told_of_a_break() {
         ("LOCK.BREAK k", "1"),
         ("w: MULTI", "OK"),
         ("w: PING", "QUEUED"),
+        // A null array.
+        ("w: EXEC", "unexpected *-1"),
     ]);
 }
 
