@@ -4,7 +4,7 @@
 //! hour between the two grants.
 
 use super::minfence::{fence_clock, leave};
-use crate::harness::payload::{dump, restore};
+use crate::harness::payload::{dump, restore, restore_over};
 use crate::harness::servers::not_run;
 use crate::harness::state::rewrite_aof;
 use std::fs::{self, File};
@@ -344,8 +344,7 @@ fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
     let (key, slot) = cluster.key();
     let [mut promoted, mut other] = [2, 1].map(|number| cluster.conn(number));
     // The other has been giving fences for long: it does not jump any more.
-    let there = (0..).map(|number| format!("j{number}")).find(|key| other.call(&["EXISTS", key]).is_ok()).unwrap();
-    take(&mut other, &there, "x");
+    take(&mut other, &cluster.key_of(1), "x");
     promoted.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
     promoted.ok(&["CLUSTER", "FAILOVER"]);
     wait_for("the replica to take over", || promoted.call(&["EXISTS", &key]).is_ok());
@@ -390,8 +389,7 @@ fn fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind
     let (key, slot) = cluster.key();
     let [mut old, mut new] = [0, 1].map(|number| cluster.conn(number));
     // It has been giving fences for long: it does not jump any more.
-    let there = (0..).map(|number| format!("j{number}")).find(|key| new.call(&["EXISTS", key]).is_ok()).unwrap();
-    take(&mut new, &there, "x");
+    take(&mut new, &cluster.key_of(1), "x");
     new.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
     let before = take(&mut old, &key, "a");
     leave(&mut old, &key, "a");
@@ -445,7 +443,7 @@ fn a_payload_with_a_fence_far_ahead_is_refused_and_leaves_no_trace() {
     assert_eq!(here.info("lock", "lock_leases"), "1");
     assert!(take(&mut here, "k", "b") < poison);
     // What lies there is not replaced.
-    let error = here.call(&[&b"RESTORE"[..], b"k", b"0", &payload, b"REPLACE"]).unwrap_err();
+    let error = restore_over(&mut here, "k", &payload).unwrap_err();
     assert_eq!(text_of(&error), "ERR Bad data format");
     assert_eq!(info(&mut here, "k").holders[0].owner, b"b");
 }

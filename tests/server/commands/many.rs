@@ -2,11 +2,10 @@
 //! queues at once. What is malformed is in commands/replies_syntax.rs.
 
 use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Player, Row, Stage};
 use crate::waiting::effects::{self, Scene};
 use testbed::{Server, wait_for};
-
-const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// Writers, when no mode is named: all keys or none, fences and counts in the order in which the keys are named.
 const WRITERS: &[Row] = &[

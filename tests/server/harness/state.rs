@@ -8,6 +8,13 @@ pub(crate) fn waiters(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_waiters")
 }
 
+/// Waits until the server has no client of this number.
+pub(crate) fn gone(conn: &mut Client, id: i64) {
+    wait_for("the server to see that it has gone", || {
+        conn.get::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).is_empty()
+    });
+}
+
 /// The holders of a key.
 pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
     let Value::Array(holders) = (match conn.call(&["LOCK.INFO", key, "COUNT", "1000"]).unwrap() {

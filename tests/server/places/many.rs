@@ -1,6 +1,7 @@
 //! Places in the queues of several keys (MACQUIRE): one place, one offer.
 
-use super::{Scene, TAKEN_OVER};
+use super::Scene;
+use crate::harness::texts::TAKEN_OVER;
 
 #[test]
 fn one_place_stands_in_all_queues_and_is_kept_as_one() {

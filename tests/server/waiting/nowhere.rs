@@ -2,6 +2,7 @@
 //! tried once there.
 
 use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Row, play_in};
 use testbed::{Server, wait_for};
 
@@ -24,7 +25,7 @@ const ONCE: &[Row] = &[
     ("LOCK.RW k c WRITE BLOCK 0", "nil"),
     ("LOCK.ACQUIRE k * BLOCK soon", "ERR BLOCK must be a whole number from 0 to 315360000000"),
     ("SET s text", "OK"),
-    ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ("LOCK.ACQUIRE s a BLOCK 0", WRONGTYPE),
 ];
 
 #[test]
