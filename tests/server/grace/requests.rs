@@ -79,8 +79,7 @@ fn a_request_that_cannot_wait_is_refused_as_without_block() {
 
 #[test]
 fn an_argument_that_is_wrong_is_told_before_the_grace() {
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     scene.play(&[
         ("SET text x", "OK"),
         ("LOCK.ACQUIRE k a PX 0", "ERR PX must be a whole number from 1 to 86400000"),

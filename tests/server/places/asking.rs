@@ -82,8 +82,7 @@ fn after_null_the_place_is_kept() {
 #[test]
 fn a_closed_connection_keeps_the_place() {
     // A socket's timeout in a client library closes the connection, and the request comes again.
-    let server = patient_server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(patient_server());
     scene.play(TWO);
     scene.stage.leave("b");
     is_kept(&mut scene);

@@ -161,8 +161,7 @@ fn an_owner_that_comes_to_read_what_it_asked_to_write_has_no_place_any_more() {
     scene.expect("k", "b holds c holds");
     scene.row("LOCK.ACQUIRE k b QUEUE 60000", "ERR QUEUE cannot wait for an upgrade: use BLOCK");
     // The same for a client that waits there.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(READS);
     scene.play(&[
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),

@@ -56,7 +56,7 @@ const NAMES: &[Row] = &[
 fn a_wait_that_would_never_end_is_refused_with_the_cycle_named() {
     // All in the cycle hang until a lease ends; without the names no user finds the two programs that differ in order.
     for rows in [TWO, UPGRADES, NAMES] {
-        Stage::new(&Server::new()).play(rows);
+        Stage::alone().play(rows);
     }
 }
 
@@ -196,8 +196,7 @@ const TWO_DATABASES_LATE: &[Row] = &[
 fn keys_of_other_databases_than_the_askers_are_not_named() {
     // The requester may not be allowed to select them: Valkey has ACL rules for databases.
     for rows in [TWO_DATABASES, TWO_DATABASES_LATE] {
-        let server = Server::new();
-        Stage::new(&server).play(rows);
+        Stage::alone().play(rows);
     }
 }
 

@@ -39,7 +39,7 @@ const BYTES: &[Row] = &[
 fn waiters_are_served_in_order() {
     // A lost hand-off hangs a program; an unfair one starves it; two at once are worse than no lock.
     for rows in [RUNS, BYTES] {
-        Stage::new(&Server::new()).play(rows);
+        Stage::alone().play(rows);
     }
 }
 
@@ -351,6 +351,5 @@ const RAISED_LIMIT: &[Row] = &[
 fn a_raised_limit_of_holders_serves_its_waiters_and_no_request_passes_them() {
     // What could go wrong: the queue is not scanned when the limit changes. The waiter is forgotten, and a newcomer has
     // its place.
-    let server = Server::new();
-    Stage::new(&server).play(RAISED_LIMIT);
+    Stage::alone().play(RAISED_LIMIT);
 }

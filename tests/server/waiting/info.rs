@@ -40,7 +40,7 @@ const SHOWN: &[Row] = &[
 #[test]
 fn lock_info_shows_waiters_in_order() {
     // An operator who searches for the holder that blocks every waiter must see all holders, in the order of service.
-    Stage::new(&Server::new()).play(SHOWN);
+    Stage::alone().play(SHOWN);
 }
 
 #[test]
