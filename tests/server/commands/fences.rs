@@ -6,7 +6,7 @@
 use super::minfence::{fence_clock, leave};
 use crate::harness::payload::{dump, restore, restore_over};
 use crate::harness::servers::not_run;
-use crate::harness::state::rewrite_aof;
+use crate::harness::state::{AOF, AOF_PLAIN, rewrite_aof};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -37,8 +37,7 @@ fn carried_hold_gets_a_new_fence(conn: &mut Client, key: &str, owner: &str, old:
 
 /// A server whose wall clock can be set.
 fn clocked(options: &[(&str, &str)]) -> Server {
-    let setup = Server::setup().wall_offset("+0");
-    options.iter().fold(setup, |setup, (name, value)| setup.option(name, value)).start()
+    Server::setup().wall_offset("+0").options(options).start()
 }
 
 /// Sets the wall clock of a running server back by an hour, and sees that it is.
@@ -167,10 +166,6 @@ fn an_old_payload_that_is_restored_does_not_bring_its_fence_back() {
 /// Where the clock is kept over a restart: the server's options, and what is done before it.
 type Kept = (&'static str, &'static [(&'static str, &'static str)], fn(&mut Client));
 
-/// Written at once, since kill -9 would take along what the server still has in its buffer.
-const AOF: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "yes")];
-const AOF_PLAIN: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "no")];
-
 const KEPT: [Kept; 6] = [
     ("RDB", &[("save", "3600 1000000")], |_| {}),
     ("RDB, saved by hand", &[], |conn| conn.ok(&["SAVE"])),
@@ -193,9 +188,7 @@ fn fences_rise_over_a_restart_although_the_wall_clock_was_set_back() {
         let kept = take(&mut conn, "kept", "c");
         assert!(kept > highest);
         save(&mut conn);
-        server.stop(false);
-        server.set_wall_offset("-1h");
-        server.start();
+        server.restart_at("-1h");
         let mut conn = server.connect();
         assert_set_back(&mut conn);
         let fence = take(&mut conn, "free", "d");
@@ -215,9 +208,7 @@ fn the_clock_is_kept_when_no_lock_is_left_to_carry_it() {
         let last = take(&mut conn, "k", "a");
         leave(&mut conn, "k", "a");
         save(&mut conn);
-        server.stop(false);
-        server.set_wall_offset("-1h");
-        server.start();
+        server.restart_at("-1h");
         let mut conn = server.connect();
         assert_set_back(&mut conn);
         assert_eq!(conn.get::<String>(&["GET", "something"]), "else", "{name}");

@@ -31,6 +31,15 @@ pub(crate) fn taken_back(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_taken_back")
 }
 
+/// Options of a server that writes its append-only file at once, since kill -9 would take along what the server still
+/// has in its buffer.
+pub(crate) const AOF: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "yes")];
+
+/// The same, whose file has commands alone.
+pub(crate) const AOF_PLAIN: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "no")];
+
 /// Rewrites the append-only file.
 pub(crate) fn rewrite_aof(conn: &mut Client) {
     conn.get::<String>(&["BGREWRITEAOF"]);

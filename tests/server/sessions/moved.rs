@@ -99,11 +99,7 @@ fn a_restart_leaves_holds_by_lease() {
         ("aof", &[("appendonly", "yes")]),
         ("tail", &[("appendonly", "yes"), ("aof-use-rdb-preamble", "no")]),
     ] {
-        let mut setup = Server::setup();
-        for (name, value) in options {
-            setup = setup.option(name, value);
-        }
-        let mut server = setup.start();
+        let mut server = Server::setup().options(options).start();
         let mut holder = Connection::resp2(&server);
         holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
         holder.say("LOCK.ACQUIRE l a PX 600000 SESSION 1000");

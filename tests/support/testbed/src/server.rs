@@ -49,6 +49,11 @@ impl Setup {
         self
     }
 
+    /// Adds several options of the server.
+    pub fn options(self, options: &[(&str, &str)]) -> Setup {
+        options.iter().fold(self, |setup, (name, value)| setup.option(name, value))
+    }
+
     /// Adds a configuration of the module, or any other line that must come after loadmodule.
     pub fn lock_option(self, name: &str, value: &str) -> Setup {
         self.option(&format!("lock.{name}"), value)
@@ -338,6 +343,13 @@ impl Server {
     /// Shutdown and start again.
     pub fn restart(&mut self) {
         self.stop(false);
+        self.start();
+    }
+
+    /// The same, and its wall clock is set while it is down: see [`Server::set_wall_offset`].
+    pub fn restart_at(&mut self, offset: &str) {
+        self.stop(false);
+        self.set_wall_offset(offset);
         self.start();
     }
 
