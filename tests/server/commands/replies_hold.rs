@@ -35,6 +35,9 @@ const ROWS: &[Row] = &[
     // Absolute, so it may come twice.
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
     ("LOCK.RELEASE k a TO 2", "2"),
+    // Nothing ends where nothing was held, and a writer holds on.
+    ("LOCK.HOLD k nobody 0 0", "1"),
+    ("LOCK.CHECK k a", "#1"),
     // Beside a writer there is no other holder, nor a writer beside a reader, nor two with one fence.
     ("LOCK.HOLD k b 1 0 #2 0 60000", CONFLICT),
     ("LOCK.HOLD k b 0 1 #2 0 60000", CONFLICT),
