@@ -274,20 +274,21 @@ fn told(parser: Parser<&[&[u8]]>) -> Parsed {
     };
     assert!(record.owner.as_bytes().len() <= bounds.owner_bytes_max);
     assert!(record.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
-    assert!(record.is_removal() || record.fence.is_some());
+    let state = record.state;
+    assert!(state.is_end() || state.fence.is_some());
     Ok(Box::new(move |reading| {
         assert_eq!((&key, Some(record.owner.as_bytes())), (&reading.keys, reading.get("owner")));
         assert_eq!(record.note.as_ref().map(|note| &*note.0), reading.get("note"));
         if let Some(word) = reading.get("state") {
-            assert_eq!(record.state().word().as_bytes(), word, "one word for each state");
+            assert_eq!(state.word().as_bytes(), word, "one word for each state");
             return;
         }
-        let counts = [record.reads, record.writes].map(|count| Some(u64::from(count)));
+        let counts = [state.reads, state.writes].map(|count| Some(u64::from(count)));
         assert_eq!(counts, [reading.number("reads"), reading.number("writes")]);
-        assert_eq!(record.fence.map(|fence| fence.get()), reading.number("fence"));
+        assert_eq!(state.fence.map(|fence| fence.get()), reading.number("fence"));
         let wall_deadline = reading.number("wall-deadline-ms").unwrap_or(0);
-        assert_eq!(record.wall_deadline, WallTime::from_millis(wall_deadline));
-        assert_eq!(record.left.0, reading.number("remaining-ms").unwrap_or(0));
+        assert_eq!(state.wall_deadline, WallTime::from_millis(wall_deadline));
+        assert_eq!(state.left.0, reading.number("remaining-ms").unwrap_or(0));
     }))
 }
 

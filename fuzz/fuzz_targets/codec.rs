@@ -66,9 +66,9 @@ fn check(bytes: &[u8]) {
     let mut expected = saved.clone();
     for record in &mut expected.holds {
         // By the reader's clock; and no lease is longer than any lease can be.
-        record.left = record.left.min(LEASE_CEILING);
-        let deadline = NOW.wall_at(NOW.mono + record.left);
-        record.wall_deadline = WallTime::from_millis(deadline.millis());
+        record.state.left = record.state.left.min(LEASE_CEILING);
+        let deadline = NOW.wall_at(NOW.mono + record.state.left);
+        record.state.wall_deadline = WallTime::from_millis(deadline.millis());
     }
     assert_eq!(decode(&again).as_ref(), Ok(&expected));
 
@@ -79,7 +79,8 @@ fn check(bytes: &[u8]) {
                 assert_eq!(other.broken_invariant(), None);
                 assert!(other.holds.iter().all(|(owner, hold)| {
                     let record = saved.holds.iter().find(|record| record.owner == *owner).expect("was saved");
-                    (hold.reads(), hold.writes(), Some(hold.fence())) == (record.reads, record.writes, record.fence)
+                    let said = (record.state.reads, record.state.writes, record.state.fence);
+                    (hold.reads(), hold.writes(), Some(hold.fence())) == said
                         && hold.deadline <= lock.holds.get(owner.as_bytes()).expect("has it").deadline
                 }));
             }

@@ -98,7 +98,7 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Up
     };
     let note = parser.note()?;
     parser.done()?;
-    Ok((key, Update::State(HoldRecord::new(owner, state, note))))
+    Ok((key, Update::State(HoldRecord { owner, state, note })))
 }
 
 /// Reads the end of a hold that its fence alone describes.

@@ -1,6 +1,6 @@
 //! Where a scenario is played: a server, a wire to it, an agent, and a client of the test's own.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Pending};
 use crate::fake;
 use crate::language::Language;
 use testbed::{Client, Proxy, Server, Setup, say_not_run};
@@ -97,6 +97,14 @@ pub(crate) struct Pair {
 pub(crate) fn connect(port: u16) -> Client {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
     Client(client.get_connection().unwrap())
+}
+
+/// Another one holds the key, and the lock begins to wait for it.
+pub(crate) fn waits_for_held(agent: &mut Agent, conn: &mut Client, lock: &str, key: &str) -> Pending {
+    conn.int(&["LOCK.ACQUIRE", key, "first", "PX", "60000"]).unwrap();
+    let asked = agent.acquire(lock);
+    conn.await_waiters(key, 1);
+    asked
 }
 
 /// The names of the holders of a key.

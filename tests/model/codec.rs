@@ -104,8 +104,9 @@ proptest! {
         let saved = decode(&encode(&lock, NOW)).unwrap();
         prop_assert_eq!(saved.fence, lock.fence());
         let expected: Vec<HoldRecord> = lock.holds.iter().map(|(owner, hold)| {
-            let record = HoldRecord::of(owner, hold, NOW);
-            HoldRecord { wall_deadline: WallTime::from_millis(record.wall_deadline.millis()), ..record }
+            let mut record = HoldRecord::of(owner, hold, NOW);
+            record.state.wall_deadline = WallTime::from_millis(record.state.wall_deadline.millis());
+            record
         }).collect();
         prop_assert_eq!(saved.holds, expected);
     }
@@ -117,8 +118,9 @@ proptest! {
         let mut expected = Lock::default();
         saved.fence.into_iter().for_each(|fence| expected.holds.raise_fence(fence));
         for record in saved.holds.iter().rev() {
-            let mut hold = Hold::new(record.fence.unwrap(), NOW.mono + record.left, NOW.mono, Epoch::CARRIED);
-            hold.set_counts(record.reads, record.writes);
+            let state = record.state;
+            let mut hold = Hold::new(state.fence.unwrap(), NOW.mono + state.left, NOW.mono, Epoch::CARRIED);
+            hold.set_counts(state.reads, state.writes);
             hold.set_note(record.note.clone());
             expected.holds.put(&record.owner, hold);
         }

@@ -8,6 +8,7 @@ use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::owner::Owner;
 use lock_core::model::record::{HoldRecord, Origin, Update};
 use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait};
+use lock_core::model::state::State;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::play::plain;
@@ -58,11 +59,7 @@ fn a_count_at_its_end_stays_there() {
     let mut side = Side::new(limits(RULES));
     let update = Update::State(HoldRecord {
         owner: Owner::new(b"a"),
-        reads: u32::MAX,
-        writes: 0,
-        fence: Fence::new(7),
-        wall_deadline: WallTime(0),
-        left: Millis(30),
+        state: State { reads: u32::MAX, left: Millis(30), ..State::end(Fence::new(7)) },
         note: None,
     });
     let told = side.in_step(0, b"k", NOW, |manager, step| manager.apply(step, KeyIndex(0), &update, Origin::Peer));

@@ -10,6 +10,7 @@ use lock_core::model::lock::Lock;
 use lock_core::model::owner::Owner;
 use lock_core::model::record::{HoldRecord, Origin, Update};
 use lock_core::model::session::UnlinkedLock;
+use lock_core::model::state::State;
 use lock_core::model::step::Step;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use naive_model::words::Rules;
@@ -87,11 +88,11 @@ impl Replica {
         self.fence += 1;
         Update::State(HoldRecord {
             owner: Owner::new(b"a"),
-            reads: 0,
-            writes: u32::from(lease.is_some()),
-            fence: Fence::new(self.fence),
-            wall_deadline: WallTime(0),
-            left: Millis(lease.unwrap_or(0)),
+            state: State {
+                writes: u32::from(lease.is_some()),
+                left: Millis(lease.unwrap_or(0)),
+                ..State::end(Fence::new(self.fence))
+            },
             note: None,
         })
     }

@@ -58,15 +58,14 @@ pub fn encode_until(lock: &Lock, now: Now, end_of: impl Fn(&Hold) -> Timestamp) 
     out.extend_from_slice(&(lock.holds.len() as u32).to_le_bytes());
     for (owner, hold) in lock.holds.iter() {
         let state = State::until(hold, end_of(hold), now);
-        let record = HoldRecord::new(owner.clone(), state, hold.note().cloned());
         put_bytes(&mut out, owner.as_bytes());
-        out.extend_from_slice(&record.reads.to_le_bytes());
-        out.extend_from_slice(&record.writes.to_le_bytes());
+        out.extend_from_slice(&state.reads.to_le_bytes());
+        out.extend_from_slice(&state.writes.to_le_bytes());
         out.extend_from_slice(&hold.fence().get().to_le_bytes());
-        out.extend_from_slice(&record.wall_deadline.millis().to_le_bytes());
-        out.extend_from_slice(&record.left.0.to_le_bytes());
-        out.push(u8::from(record.note.is_some()));
-        if let Some(note) = &record.note {
+        out.extend_from_slice(&state.wall_deadline.millis().to_le_bytes());
+        out.extend_from_slice(&state.left.0.to_le_bytes());
+        out.push(u8::from(hold.note().is_some()));
+        if let Some(note) = hold.note() {
             put_bytes(&mut out, &note.0);
         }
     }
@@ -109,17 +108,14 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 /// True if the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
 fn is_sound(saved: &DecodedLock) -> bool {
-    let mut fences: Vec<_> = saved.holds.iter().map(|record| record.fence).collect();
+    let mut fences: Vec<_> = saved.holds.iter().map(|record| record.state.fence).collect();
     fences.sort_unstable();
     let alone = saved.holds.len() == 1;
     !saved.holds.is_empty()
         && saved.holds.is_sorted_by(|one, other| one.owner < other.owner)
         && fences.is_sorted_by(|one, other| one < other)
-        && saved.holds.iter().all(|record| {
-            !record.is_removal()
-                && record.fence.is_some()
-                && record.fence <= saved.fence
-                && (alone || record.writes == 0)
+        && saved.holds.iter().all(|HoldRecord { state, .. }| {
+            !state.is_end() && state.fence.is_some() && state.fence <= saved.fence && (alone || state.writes == 0)
         })
 }
 
@@ -138,17 +134,19 @@ impl<'a> Reader<'a> {
 
     fn record(&mut self) -> Option<HoldRecord> {
         let owner = self.bytes().filter(|owner| !owner.is_empty() && *owner != NOBODY).map(Owner::new)?;
-        let reads = self.u32()?;
-        let writes = self.u32()?;
-        let fence = Some(Fence::new(self.u64()?)?);
-        let wall_deadline = WallTime::from_millis(self.u64()?);
-        let left = Millis(self.u64()?);
+        let state = State {
+            reads: self.u32()?,
+            writes: self.u32()?,
+            fence: Some(Fence::new(self.u64()?)?),
+            wall_deadline: WallTime::from_millis(self.u64()?),
+            left: Millis(self.u64()?),
+        };
         let note = match self.take(1)? {
             [0] => None,
             [1] => Some(Note::new(self.bytes()?)),
             _ => return None,
         };
-        Some(HoldRecord { owner, reads, writes, fence, wall_deadline, left, note })
+        Some(HoldRecord { owner, state, note })
     }
 
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {

@@ -1,6 +1,6 @@
 //! Locks that move to another node while they are held or waited for.
 
-use crate::stage::Play;
+use crate::stage::{Play, waits_for_held};
 use serde_json::json;
 use std::time::Duration;
 use testbed::{Cluster, Proxy, Server, wait_for};
@@ -72,10 +72,8 @@ pub(crate) fn a_failover_and_its_grace_are_waited_through(play: Play) {
     let proxy = Proxy::to(primary.port());
     let mut agent = play.agent(proxy.port(), false);
     let mut conn = primary.connect();
-    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 90}));
-    let asked = agent.acquire("a");
-    conn.await_waiters("k", 1);
+    let asked = waits_for_held(&mut agent, &mut conn, "a", "k");
     fail_over(primary, &replica, &proxy);
 
     let mut conn = replica.connect();

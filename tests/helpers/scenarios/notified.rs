@@ -1,7 +1,7 @@
 //! Waits by NOTIFY: in an agent in which no wait blocks, so that all of them share a subscription.
 
 use crate::agent::{Agent, Pending};
-use crate::stage::{NO_BLOCKING, Play, Stage, count, holders};
+use crate::stage::{NO_BLOCKING, Play, Stage, count, holders, waits_for_held};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Cluster, wait_for, wait_so_long};
@@ -304,14 +304,6 @@ fn subscribe(agent: &mut Agent, conn: &mut Client) {
     conn.int(&["LOCK.RELEASE", "subscribed", "first"]);
     granted_soon(&asked);
     agent.released("subscriber");
-}
-
-/// Another one holds the key, and the lock begins to wait for it.
-fn waits_for_held(agent: &mut Agent, conn: &mut Client, lock: &str, key: &str) -> Pending {
-    conn.int(&["LOCK.ACQUIRE", key, "first", "PX", "60000"]).unwrap();
-    let asked = agent.acquire(lock);
-    conn.await_waiters(key, 1);
-    asked
 }
 
 /// The fence of a wait that did not have to ask by itself.

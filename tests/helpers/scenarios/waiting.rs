@@ -1,6 +1,6 @@
 //! Waits: in their place, over the client's own timeout, over lost connections, and no longer than was asked for.
 
-use crate::stage::{Pair, Play, Stage, connect, count, holders};
+use crate::stage::{Pair, Play, Stage, connect, count, holders, waits_for_held};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, wait_for};
@@ -12,10 +12,8 @@ const SLACK: Duration = Duration::from_secs(4);
 pub(crate) fn a_wait_outlasts_the_clients_timeout_in_its_place(play: Play) {
     let mut pair = play.pair();
     let Pair { agent, conn, port, .. } = &mut pair;
-    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
-    let asked = agent.acquire("a");
-    conn.await_waiters("k", 1);
+    let asked = waits_for_held(agent, conn, "a", "k");
     let _late = late_comer(connect(*port), conn);
     // The user's client is free meanwhile.
     agent.ask(json!({"do": "ping"}));
@@ -33,11 +31,9 @@ pub(crate) fn a_wait_outlasts_the_clients_timeout_in_its_place(play: Play) {
 pub(crate) fn a_wait_that_is_over_leaves_no_place(play: Play) {
     let mut pair = play.pair();
     let Pair { agent, conn, .. } = &mut pair;
-    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 0.7}));
     let began = Instant::now();
-    let asked = agent.acquire("a");
-    conn.await_waiters("k", 1);
+    let asked = waits_for_held(agent, conn, "a", "k");
     let answer = asked.answer();
     assert!(answer.value["fences"].is_null() && answer.value["error"].is_null(), "{}", answer.value);
     let took = answer.at - began;
@@ -70,10 +66,8 @@ pub(crate) fn a_wait_of_zero_tries_once(play: Play) {
 pub(crate) fn a_wait_outlives_its_connection(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, server, proxy } = &mut stage;
-    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
-    let asked = agent.acquire("a");
-    conn.await_waiters("k", 1);
+    let asked = waits_for_held(agent, conn, "a", "k");
     let _late = late_comer(server.connect(), conn);
     for _ in 0..3 {
         proxy.cut_all();
@@ -92,10 +86,8 @@ pub(crate) fn a_wait_outlives_its_connection(play: Play) {
 pub(crate) fn an_early_null_is_no_reason_to_ask_at_once(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, .. } = &mut stage;
-    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
-    let asked = agent.acquire("a");
-    conn.await_waiters("k", 1);
+    let asked = waits_for_held(agent, conn, "a", "k");
     let before = calls(conn);
     let end = Instant::now() + Duration::from_millis(1_500);
     while Instant::now() < end {
@@ -156,11 +148,9 @@ pub(crate) fn an_error_that_does_not_pass_is_raised_when_the_wait_is_over(play: 
 pub(crate) fn a_server_that_hangs_does_not_prolong_a_wait(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, server, .. } = &mut stage;
-    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 2.0}));
     let began = Instant::now();
-    let asked = agent.acquire("a");
-    conn.await_waiters("k", 1);
+    let asked = waits_for_held(agent, conn, "a", "k");
     server.signal(Signal::STOP);
     let answer = asked.within(Duration::from_secs(20)).expect("an answer from a helper whose server hangs");
     let took = answer.at - began;

@@ -1,9 +1,9 @@
 //! Several locks in one step, in a cluster: all keys in one slot, found by the number before them.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::scripts::run_script;
 use crate::harness::state::{let_it_tick, nobody_waits};
-use crate::sessions::races::in_one_turn;
-use std::process::Command;
+use crate::harness::turn::{Way, turn};
 use testbed::{Client, Cluster, file_from, wait_for};
 
 /// A tag whose keys the node of this number serves, and its slot.
@@ -28,14 +28,8 @@ fn said(conn: &mut Client, code: &str) -> u64 {
 fn a_cluster_client_finds_the_node_by_the_number_of_keys() {
     // What could go wrong: a client takes the number for the key, and every request goes to a wrong node first.
     let cluster = Cluster::start(3, 0);
-    let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join("cluster.py");
-    let output = Command::new(file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"))
-        .arg(script)
-        .arg(cluster.nodes[0].port().to_string())
-        .output()
-        .expect("make test-clients installs it");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("checks passed"), "{text}");
+    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    run_script(&cluster.nodes[0], &python, "cluster.py", &[]);
     for number in 0..3 {
         let mut conn = cluster.conn(number);
         assert_eq!(said(&mut conn, "MOVED"), 0, "node {number} was asked for keys of another");
@@ -76,12 +70,11 @@ fn a_waiter_for_several_keys_is_redirected_when_one_has_moved() {
     let mut waiter = Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
     let granted = old.info("lock", "lock_granted");
     cluster.begin_move(&slot, 0, 1);
-    old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &j, "0", "20000"]);
+    cluster.migrate(&j, 0, 1);
     let_it_tick(&mut old);
     assert_eq!(old.info("lock", "lock_granted"), granted, "granted between MIGRATE and SETSLOT NODE");
     cluster.end_move(&slot, 0, 1);
-    let end = waiter.read();
-    assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    waiter.assert_sent_away("moved");
     nobody_waits(&mut old);
     assert_eq!(old.info("lock", "lock_granted"), granted);
     wait_for("the other to serve it", || new.call(&["EXISTS", &k]).is_ok());
@@ -104,7 +97,7 @@ fn a_key_that_has_just_moved_is_not_granted_with_one_that_is_still_here() {
     let mut waiter = Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
     cluster.begin_move(&slot, 0, 1);
     let migrate = format!("MIGRATE 127.0.0.1 {} {k} 0 20000", cluster.nodes[1].port());
-    in_one_turn(&cluster.nodes[0], &[migrate, format!("LOCK.RELEASE {j} a")]);
+    turn(&cluster.nodes[0], Way::Pipelined, &[migrate, format!("LOCK.RELEASE {j} a")]);
     let end = waiter.read();
     assert!(end == Reply::Closed || ["MOVED", "ASK", "TRYAGAIN", "UNBLOCKED"].contains(&end.code()), "{end:?}");
     assert_eq!(old.get::<i64>(&["DBSIZE"]), 0);

@@ -4,8 +4,8 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::not_run;
 use crate::harness::state::{holders, let_it_tick};
-use crate::sessions::binding::{gone, only_hold};
-use testbed::{Client, Cluster, wait_for};
+use crate::sessions::binding::only_hold;
+use testbed::{Cluster, wait_for};
 
 /// Another key of the first node, in another slot than this one.
 fn other_key(cluster: &Cluster, key: &str) -> String {
@@ -25,12 +25,6 @@ fn holder_of(cluster: &Cluster, keys: &[&str]) -> Connection {
     holder
 }
 
-fn close(conn: &mut Client, holder: Connection) {
-    let id = holder.id();
-    drop(holder);
-    gone(conn, id);
-}
-
 #[test]
 fn holds_in_many_slots_end_with_their_connection() {
     // A step sees the keys of one slot, on some servers: here there are many.
@@ -42,7 +36,7 @@ fn holds_in_many_slots_end_with_their_connection() {
         .iter()
         .map(|key| Connection::waiting(&cluster.nodes[0], &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0 SESSION 0")))
         .collect();
-    close(&mut conn, holder);
+    holder.leave(&mut conn);
     for waiter in &mut waiters {
         assert!(waiter.read().int() > 0);
     }
@@ -59,9 +53,9 @@ fn a_redirection_ends_nothing() {
     let (key, _) = cluster.key();
     let mut conn = cluster.conn(0);
     let mut holder = holder_of(&cluster, &[&key]);
-    let foreign = (0..).map(|number| format!("far{number}")).find(|key| cluster.conn(1).call(&["EXISTS", key]).is_ok());
+    let foreign = cluster.key_of(1);
     for command in ["LOCK.ACQUIRE {} a SESSION 0", "LOCK.ACQUIRE {} a BLOCK 0", "LOCK.EXTEND {} a PX 5 SESSION 0"] {
-        let reply = holder.say(&command.replace("{}", foreign.as_ref().unwrap()));
+        let reply = holder.say(&command.replace("{}", &foreign));
         assert!(matches!(&reply, Reply::Error(text) if text.starts_with("MOVED")), "{reply:?}");
     }
     let_it_tick(&mut conn);
@@ -77,7 +71,7 @@ fn assert_moved_on(cluster: &Cluster, holder: Connection, moved: &str, stays: &s
         file.into_iter().filter(|command| command[0] == "LOCK.HOLD" && command[1] == moved).count()
     };
     let before = facts(0);
-    close(&mut old, holder);
+    holder.leave(&mut old);
     wait_for("what stays to be ended", || old.int(&["EXISTS", stays]) == Some(0));
     let_it_tick(&mut old);
     assert_eq!(facts(0), before, "said of a key that another node serves");
@@ -101,7 +95,7 @@ fn a_hold_that_was_migrated_lives_on_by_lease() {
     let holder = holder_of(&cluster, &[&key, &other]);
     cluster.begin_move(&slot, 0, 1);
     assert_eq!(only_hold(&mut old, &key).client, Some(holder.id()));
-    old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
+    cluster.migrate(&key, 0, 1);
     cluster.end_move(&slot, 0, 1);
     assert_moved_on(&cluster, holder, &key, &other);
 }
@@ -114,7 +108,7 @@ fn a_hold_in_a_slot_that_is_on_its_way_ends_where_it_is() {
     let mut old = cluster.conn(0);
     let holder = holder_of(&cluster, &[&key]);
     cluster.begin_move(&slot, 0, 1);
-    close(&mut old, holder);
+    holder.leave(&mut old);
     wait_for("it to be ended", || old.get::<usize>(&["DBSIZE"]) == 0);
     assert_eq!(old.info("lock", "lock_released"), "1");
 }
@@ -148,7 +142,7 @@ fn a_hold_in_a_slot_that_nobody_serves_lives_on_by_lease() {
     let facts = cluster.nodes[0].aof_tail().len();
     conn.ok(&["CLUSTER", "DELSLOTS", &slot]);
     wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
-    close(&mut conn, holder);
+    holder.leave(&mut conn);
     let_it_tick(&mut conn);
     conn.ok(&["CLUSTER", "ADDSLOTS", &slot]);
     wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
@@ -173,7 +167,7 @@ fn a_node_that_has_lost_the_cluster_ends_nothing_until_it_is_back() {
     let facts = cluster.nodes[0].aof_tail().len();
     cluster.nodes[1].stop(true);
     wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
-    close(&mut conn, holder);
+    holder.leave(&mut conn);
     let_it_tick(&mut conn);
     assert_eq!(cluster.nodes[0].aof_tail().len(), facts);
     assert_eq!(conn.info("lock", "lock_session_holds"), "1");
@@ -194,7 +188,7 @@ fn after_a_failover_in_a_cluster_holds_live_on_by_lease() {
         new.ok(how);
         wait_for("the other to be primary", || new.info("replication", "role") == "master");
         wait_for("the first to be its replica", || old.info("replication", "role") == "slave");
-        close(&mut old, holder);
+        holder.leave(&mut old);
         let_it_tick(&mut old);
         let hold = only_hold(&mut new, &key);
         assert!(hold.ttl_ms > 400_000 && hold.client.is_none(), "{how:?}: {hold:?}");

@@ -134,9 +134,6 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
             spoil(&cluster.nodes[number], &tag_of(&cluster, number).0);
         }
         cluster.begin_move(&slot, 0, 1);
-        let migrate = |conn: &mut Client, key: &str| {
-            conn.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), key, "0", "20000"]);
-        };
         let orders = [[&j[..], &k[..]], [&k[..], &j[..]]];
 
         for keys in orders {
@@ -144,14 +141,14 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
             assert_eq!(said(&mut new, true, keys), all("TRYAGAIN"), "none has come");
             assert_eq!(said(&mut new, false, keys), all("MOVED"), "did not ask by ASKING");
         }
-        migrate(&mut old, &j);
+        cluster.migrate(&j, 0, 1);
         for keys in orders {
             // Some servers check the first key alone, and leave the others to us.
             let said_there = said(&mut old, false, keys);
             assert!(said_there == all("TRYAGAIN") || keys[0] == j && said_there == all("ASK"), "{said_there:?}");
             assert_eq!(said(&mut new, true, keys), all("TRYAGAIN"), "one has come");
         }
-        migrate(&mut old, &k);
+        cluster.migrate(&k, 0, 1);
         for keys in orders {
             assert_eq!(said(&mut old, false, keys), all("ASK"), "both have gone");
             assert_eq!(said(&mut new, true, keys), all("served"), "both have come");
@@ -180,7 +177,7 @@ fn a_waiter_in_a_slot_that_arrives_is_served_there() {
         let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
         old.int(&["LOCK.ACQUIRE", &key, "a", "PX", "600000"]).expect("free");
         cluster.begin_move(&slot, 0, 1);
-        old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
+        cluster.migrate(&key, 0, 1);
         spoil(&cluster.nodes[1], &tag_of(&cluster, 1).0);
         let mut waiter = Connection::resp2(&cluster.nodes[1]);
         waiter.send_line("ASKING");

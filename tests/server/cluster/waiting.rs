@@ -17,12 +17,6 @@ fn crowd(cluster: &Cluster, key: &str, lease_ms: u64) -> Vec<Connection> {
         .collect()
 }
 
-/// Redirected by the server or by us, to where the key is now.
-fn assert_sent_away(waiter: &mut Connection, how: &str) {
-    let end = waiter.read();
-    assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{how}: {end:?}");
-}
-
 /// No client waits, no client was granted anything, and the holder is at the other node.
 fn assert_gone(cluster: &Cluster, key: &str, granted: &str, how: &str) {
     let mut old = cluster.conn(0);
@@ -50,7 +44,7 @@ fn a_waiter_for_a_key_that_is_migrated_is_redirected_to_it() {
     cluster.begin_move(&slot, 0, 1);
     let_it_tick(&mut old);
     assert!(crowd.iter_mut().all(Connection::is_waiting), "the key is there still");
-    old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
+    cluster.migrate(&key, 0, 1);
     // The key is gone, and the slot is this node's still.
     let_it_tick(&mut old);
     assert_eq!(old.info("lock", "lock_granted"), granted, "granted between MIGRATE and SETSLOT NODE");
@@ -58,7 +52,7 @@ fn a_waiter_for_a_key_that_is_migrated_is_redirected_to_it() {
     assert_ne!(facts.last().unwrap()[0], "LOCK.HOLD", "{facts:?}");
     cluster.end_move(&slot, 0, 1);
     for waiter in &mut crowd {
-        assert_sent_away(waiter, "migrated");
+        waiter.assert_sent_away("migrated");
     }
     assert_gone(&cluster, &key, &granted, "migrated");
 }
@@ -196,7 +190,7 @@ fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
         cluster.nodes[1].catch_up(&cluster.nodes[0]);
         cluster.conn(1).ok(how);
         for waiter in &mut crowd {
-            assert_sent_away(waiter, &how.join(" "));
+            waiter.assert_sent_away(&how.join(" "));
         }
         wait_for("the other to be primary", || cluster.conn(1).info("replication", "role") == "master");
         assert_gone(&cluster, &key, &granted, &how.join(" "));
@@ -218,7 +212,7 @@ fn a_waiter_for_a_key_whose_slot_is_moved_at_once_is_redirected_to_it() {
     cluster.move_at_once(&slot);
     wait_for("the slot to be the other's", || old.call(&["EXISTS", &key]).is_err());
     for waiter in &mut crowd {
-        assert_sent_away(waiter, "moved at once");
+        waiter.assert_sent_away("moved at once");
     }
     let mut new = cluster.conn(1);
     wait_for("the other to serve it", || new.call(&["EXISTS", &key]).is_ok());

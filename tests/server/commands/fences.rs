@@ -4,9 +4,9 @@
 //! hour between the two grants.
 
 use super::minfence::{fence_clock, leave};
-use crate::harness::payload::{dump, restore};
+use crate::harness::payload::{dump, restore, restore_over};
 use crate::harness::servers::not_run;
-use crate::harness::state::rewrite_aof;
+use crate::harness::state::{AOF, AOF_PLAIN, rewrite_aof};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -37,8 +37,7 @@ fn carried_hold_gets_a_new_fence(conn: &mut Client, key: &str, owner: &str, old:
 
 /// A server whose wall clock can be set.
 fn clocked(options: &[(&str, &str)]) -> Server {
-    let setup = Server::setup().wall_offset("+0");
-    options.iter().fold(setup, |setup, (name, value)| setup.option(name, value)).start()
+    Server::setup().wall_offset("+0").options(options).start()
 }
 
 /// Sets the wall clock of a running server back by an hour, and sees that it is.
@@ -167,10 +166,6 @@ fn an_old_payload_that_is_restored_does_not_bring_its_fence_back() {
 /// Where the clock is kept over a restart: the server's options, and what is done before it.
 type Kept = (&'static str, &'static [(&'static str, &'static str)], fn(&mut Client));
 
-/// Written at once, since kill -9 would take along what the server still has in its buffer.
-const AOF: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "yes")];
-const AOF_PLAIN: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "no")];
-
 const KEPT: [Kept; 6] = [
     ("RDB", &[("save", "3600 1000000")], |_| {}),
     ("RDB, saved by hand", &[], |conn| conn.ok(&["SAVE"])),
@@ -193,9 +188,7 @@ fn fences_rise_over_a_restart_although_the_wall_clock_was_set_back() {
         let kept = take(&mut conn, "kept", "c");
         assert!(kept > highest);
         save(&mut conn);
-        server.stop(false);
-        server.set_wall_offset("-1h");
-        server.start();
+        server.restart_at("-1h");
         let mut conn = server.connect();
         assert_set_back(&mut conn);
         let fence = take(&mut conn, "free", "d");
@@ -215,9 +208,7 @@ fn the_clock_is_kept_when_no_lock_is_left_to_carry_it() {
         let last = take(&mut conn, "k", "a");
         leave(&mut conn, "k", "a");
         save(&mut conn);
-        server.stop(false);
-        server.set_wall_offset("-1h");
-        server.start();
+        server.restart_at("-1h");
         let mut conn = server.connect();
         assert_set_back(&mut conn);
         assert_eq!(conn.get::<String>(&["GET", "something"]), "else", "{name}");
@@ -344,8 +335,7 @@ fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
     let (key, slot) = cluster.key();
     let [mut promoted, mut other] = [2, 1].map(|number| cluster.conn(number));
     // The other has been giving fences for long: it does not jump any more.
-    let there = (0..).map(|number| format!("j{number}")).find(|key| other.call(&["EXISTS", key]).is_ok()).unwrap();
-    take(&mut other, &there, "x");
+    take(&mut other, &cluster.key_of(1), "x");
     promoted.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
     promoted.ok(&["CLUSTER", "FAILOVER"]);
     wait_for("the replica to take over", || promoted.call(&["EXISTS", &key]).is_ok());
@@ -390,8 +380,7 @@ fn fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind
     let (key, slot) = cluster.key();
     let [mut old, mut new] = [0, 1].map(|number| cluster.conn(number));
     // It has been giving fences for long: it does not jump any more.
-    let there = (0..).map(|number| format!("j{number}")).find(|key| new.call(&["EXISTS", key]).is_ok()).unwrap();
-    take(&mut new, &there, "x");
+    take(&mut new, &cluster.key_of(1), "x");
     new.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
     let before = take(&mut old, &key, "a");
     leave(&mut old, &key, "a");
@@ -445,7 +434,7 @@ fn a_payload_with_a_fence_far_ahead_is_refused_and_leaves_no_trace() {
     assert_eq!(here.info("lock", "lock_leases"), "1");
     assert!(take(&mut here, "k", "b") < poison);
     // What lies there is not replaced.
-    let error = here.call(&[&b"RESTORE"[..], b"k", b"0", &payload, b"REPLACE"]).unwrap_err();
+    let error = restore_over(&mut here, "k", &payload).unwrap_err();
     assert_eq!(text_of(&error), "ERR Bad data format");
     assert_eq!(info(&mut here, "k").holders[0].owner, b"b");
 }

@@ -2,11 +2,10 @@
 //! queues at once. What is malformed is in commands/replies_syntax.rs.
 
 use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Player, Row, Stage};
 use crate::waiting::effects::{self, Scene};
 use testbed::{Server, wait_for};
-
-const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// Writers, when no mode is named: all keys or none, fences and counts in the order in which the keys are named.
 const WRITERS: &[Row] = &[
@@ -165,8 +164,7 @@ fn as_many_keys_can_be_named_as_the_limit_says_at_that_moment() {
 #[test]
 fn replicas_and_the_file_receive_all_keys_of_a_step_as_one() {
     // What could go wrong: a replica that takes over between two of the keys has half of a request.
-    let server = effects::server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[("LOCK.MACQUIRE 2 j k a PX 60000 NOTE x", "[#1 #2]")],
         &["MULTI", "LOCK.HOLD j a 0 1 #1 ~ 60000 x", "LOCK.HOLD k a 0 1 #2 ~ 60000 x", "EXEC"],
@@ -293,8 +291,7 @@ fn a_waiter_that_leaves_all_queues_is_answered_once_and_those_behind_pass() {
             assert!(stage.waiter("m").is_closed());
         }
     }
-    let server = Server::new();
-    let mut stage = Stage::new(&server);
+    let mut stage = Stage::alone();
     stage.play(BEHIND);
     stage.leave("m");
     stage.play(&[("b:", "#2"), ("LOCK.RELEASE j x", "0"), ("c:", "#3")]);

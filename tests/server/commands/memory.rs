@@ -166,7 +166,7 @@ fn what_eviction_can_make_room_for_is_granted() {
 
 #[test]
 fn a_full_replica_takes_the_records_of_its_primary() {
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::setup().option("replica-ignore-maxmemory", "no").start();
     replica.follow(&primary);
     let (mut there, mut here) = (primary.connect(), replica.connect());

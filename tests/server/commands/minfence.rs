@@ -198,10 +198,9 @@ fn fences_rise_over_a_slot_that_is_moved_key_by_key_after_a_client_carried_the_c
     let mut conns = [0, 1].map(|number| cluster.conn(number));
     let old = (0..2).find(|number| conns[*number].call(&["EXISTS", &key]).is_ok()).unwrap();
     let new = 1 - old;
-    for conn in &mut conns {
-        let there = (0..).map(|number| format!("j{number}")).find(|key| conn.call(&["EXISTS", key]).is_ok()).unwrap();
+    for (number, conn) in conns.iter_mut().enumerate() {
         conn.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "0"]);
-        take(conn, &there, "x", None);
+        take(conn, &cluster.key_of(number), "x", None);
         conn.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", SKEW_MS]);
     }
     let least = far_ahead(&mut conns[old]);

@@ -2,6 +2,7 @@
 //! the lock stays one.
 
 use crate::harness::connection::{Connection, Way};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Player, Row, each};
 use testbed::{Server, wait_for};
 
@@ -34,6 +35,9 @@ const ROWS: &[Row] = &[
     // Absolute, so it may come twice.
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
     ("LOCK.RELEASE k a TO 2", "2"),
+    // Nothing ends where nothing was held, and a writer holds on.
+    ("LOCK.HOLD k nobody 0 0", "1"),
+    ("LOCK.CHECK k a", "#1"),
     // Beside a writer there is no other holder, nor a writer beside a reader, nor two with one fence.
     ("LOCK.HOLD k b 1 0 #2 0 60000", CONFLICT),
     ("LOCK.HOLD k b 0 1 #2 0 60000", CONFLICT),
@@ -138,7 +142,7 @@ const ENDS: &[Row] = &[
     ("LOCK.HOLD k V1F#2", "1"),
     ("EXISTS k", "0"),
     ("SET s text", "OK"),
-    ("LOCK.HOLD s V1F#1", WRONG_TYPE),
+    ("LOCK.HOLD s V1F#1", WRONGTYPE),
 ];
 
 const MARK: &str = "ERR state must begin with V1, the form that this version reads";
@@ -148,11 +152,9 @@ const CONFLICT: &str = "ERR hold conflicts with another owner's hold on the key"
 #[test]
 fn a_client_that_may_send_facts_cannot_break_a_lock_with_them() {
     // A replaying tool that is fed a wrong file would make two writers, or use up the fences for good.
-    let string: &[Row] = &[("SET s text", "OK"), ("LOCK.HOLD s a 0 1 #1 0 60000", WRONG_TYPE)];
+    let string: &[Row] = &[("SET s text", "OK"), ("LOCK.HOLD s a 0 1 #1 0 60000", WRONGTYPE)];
     played(&[ROWS, &each(NUMBERS), string].concat());
 }
-
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// A command whose numbers are put into one word.
 fn in_one_word(command: &'static str) -> String {
@@ -175,7 +177,7 @@ fn the_two_forms_of_a_record_do_and_refuse_the_same() {
     // What an older primary or file says must not come to something else than the same said in today's form.
     let rows: Vec<Row> = ROWS.iter().map(|(command, reply)| (&*in_one_word(command).leak(), *reply)).collect();
     assert!(rows.iter().filter(|(command, _)| command.contains(" V1")).count() > 15, "{rows:?}");
-    let string: &[Row] = &[("SET s text", "OK"), ("LOCK.HOLD s a V1W1F#1D0L60000", WRONG_TYPE)];
+    let string: &[Row] = &[("SET s text", "OK"), ("LOCK.HOLD s a V1W1F#1D0L60000", WRONGTYPE)];
     played(&[&rows, &each(STATES), string].concat());
 }
 

@@ -1,6 +1,7 @@
 //! What a malformed request is answered: exactly one error, naming the argument, and no trace of it.
 
 use crate::harness::connection::{Connection, Way};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Player, Row, each};
 use testbed::Server;
 
@@ -232,8 +233,6 @@ const WRONG_TYPES: &[Row] = &[
     ("LOCK.EXTEND s a FENCE 5", NO_LEASE),
     ("LOCK.INFO s {COUNT}", NEEDS),
 ];
-
-const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// What the state refuses: `both` is held by a in both modes, `read` by a and b, `full` has all the holders it may
 /// have.

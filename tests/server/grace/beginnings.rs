@@ -129,8 +129,7 @@ fn a_place_without_a_client_is_served_at_the_end_of_the_grace() {
 
 #[test]
 fn a_grace_that_is_over_while_nothing_may_be_written_serves_the_queue_afterwards() {
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     scene.play(&[("w: LOCK.ACQUIRE k a BLOCK 0", "waits")]);
     scene.conn.ok(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     scene.end();

@@ -14,8 +14,7 @@ fn without_the_configuration_nothing_is_refused() {
 
 #[test]
 fn raising_it_lengthens_the_grace_that_runs_and_0_ends_it_at_once() {
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     let before = scene.left();
     scene.conn.ok(&["CONFIG", "SET", "lock.grace-ms", "900000"]);
     let after = scene.left();
@@ -38,8 +37,7 @@ fn raising_it_lengthens_the_grace_that_runs_and_0_ends_it_at_once() {
 #[test]
 fn a_grace_that_is_over_is_not_resumed() {
     // An operator who prepares the next failover must not stop the service.
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     scene.end();
     scene.conn.ok(&["CONFIG", "SET", "lock.grace-ms", LONG]);
     assert_eq!(scene.left(), 0);
@@ -55,8 +53,7 @@ fn a_grace_that_is_over_is_not_resumed() {
 #[test]
 fn a_config_set_that_is_refused_leaves_the_grace_as_it_is() {
     // What could go wrong: the values are restored, but the grace has ended, and nobody notices.
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     for pairs in [["lock.grace-ms", "0", "lock.max-lease-ms", "5"], ["lock.max-lease-ms", "5", "lock.grace-ms", "0"]] {
         let command: Vec<&str> = ["CONFIG", "SET"].into_iter().chain(pairs).collect();
         let error = scene.conn.error(&command);

@@ -53,7 +53,7 @@ fn a_waiter_whose_client_goes_leaves_the_queue() {
 #[test]
 fn records_of_the_primary_and_of_the_file_are_applied() {
     // What could go wrong: a replica, or a server that loads its file, refuses what the primary granted.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = with_grace().start();
     let mut there = primary.connect();
     there.int(&["LOCK.ACQUIRE", "before", "a", "PX", LONG]).unwrap();

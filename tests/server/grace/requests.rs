@@ -2,6 +2,7 @@
 
 use super::{Scene, started};
 use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::texts::{TAKEN_OVER, WRONGTYPE};
 use crate::harness::transcript::Player;
 use testbed::Server;
 
@@ -78,12 +79,11 @@ fn a_request_that_cannot_wait_is_refused_as_without_block() {
 
 #[test]
 fn an_argument_that_is_wrong_is_told_before_the_grace() {
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     scene.play(&[
         ("SET text x", "OK"),
         ("LOCK.ACQUIRE k a PX 0", "ERR PX must be a whole number from 1 to 86400000"),
-        ("LOCK.ACQUIRE text a", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("LOCK.ACQUIRE text a", WRONGTYPE),
         ("LOCK.RW k a", "ERR wrong number of arguments for 'lock.rw' command"),
     ]);
 }
@@ -128,7 +128,7 @@ fn a_request_with_queue_gets_grace_and_keeps_its_place() {
         ("LOCK.ACQUIRE held a QUEUE 60000", "GRACE ~"),
         ("x: LOCK.ACQUIRE free b QUEUE 60000 BLOCK 0", "waits"),
         ("y: LOCK.ACQUIRE free b QUEUE 60000 BLOCK 0", "waits"),
-        ("x:", "UNBLOCKED lock wait ended: a later request of this owner waits there now"),
+        ("x:", TAKEN_OVER),
         ("LOCK.ACQUIRE free b QUEUE 60000", "GRACE ~"),
         ("LOCK.RW free a READ QUEUE 60000", "ERR owner stands there in another mode: release that first"),
     ]);

@@ -47,8 +47,7 @@ fn a_grace_below_the_longest_lease_is_warned_of_at_the_start() {
 
 #[test]
 fn info_shows_what_is_left() {
-    let server = started();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(started());
     let first = scene.left();
     assert!((1..=600_000).contains(&first));
     wait_for("it to become less", || scene.left() < first);

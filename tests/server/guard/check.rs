@@ -2,6 +2,7 @@
 
 use crate::harness::connection::{Connection, Reply, Way};
 use crate::harness::hold_back::HoldBack;
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Player, Row, play_in};
 use crate::waiting::effects::{self, Scene};
 use testbed::{Server, wait_for};
@@ -39,7 +40,7 @@ const HELD: &[Row] = &[
     ("LOCK.BREAK k", "1"),
     ("LOCK.CHECK k a FENCE #3", "nil"),
     ("SET s text", "OK"),
-    ("LOCK.CHECK s a", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ("LOCK.CHECK s a", WRONGTYPE),
 ];
 
 #[test]

@@ -2,6 +2,7 @@
 //! lock when the command changes the lock itself.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Row, Stage};
 use crate::waiting::effects::{self, Scene};
 use testbed::Server;
@@ -42,8 +43,6 @@ fn a_guarded_command_is_sent_as_itself_and_a_guard_never() {
     scene.check(&[("LOCK.GUARD k a #1 LOCK.ACQUIRE j a PX 600000", "[#1 #2]")], &["LOCK.HOLD j a 0 1 #2 ~ 600000"]);
     scene.check(&[("LOCK.GUARD k a #1 LOCK.RELEASE k a", "[#1 0]")], &["LOCK.HOLD k a 0 0 #1"]);
 }
-
-const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 #[test]
 fn what_a_guard_ends_and_what_it_runs_are_sent_as_one() {

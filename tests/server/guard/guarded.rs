@@ -1,6 +1,8 @@
 //! LOCK.GUARD: what is run and what is not. What is malformed is in commands/replies_syntax.rs.
 
 use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::state::gone;
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Player, Row, each, play_in};
 use testbed::{Server, wait_for};
 
@@ -38,7 +40,7 @@ const HELD: &[Row] = &[
     ("LOCK.GUARD k a #3 SET d x", "nil"),
     ("GET d", "34"),
     ("SET k text", "OK"),
-    ("LOCK.GUARD k a #3 SET d x", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ("LOCK.GUARD k a #3 SET d x", WRONGTYPE),
 ];
 
 #[test]
@@ -109,7 +111,7 @@ const REFUSED: &[Row] = &[
     (r#"LOCK.GUARD k a #1 "SET\r\n" d x"#, r#"ERR unknown command 'SET  ', with args beginning with: 'd' 'x' "#),
     ("LOCK.GUARD k a #1 NOSUCH d x", r#"ERR unknown command 'NOSUCH', with args beginning with: 'd' 'x' "#),
     ("LOCK.GUARD k a #1 SET d", "ERR wrong number of arguments for 'set' command"),
-    ("LOCK.GUARD k a #1 LPUSH k x", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ("LOCK.GUARD k a #1 LPUSH k x", WRONGTYPE),
     ("LOCK.GUARD k a #1 SET d x NOSUCH", "ERR syntax error"),
     ("EXISTS d", "0"),
     ("LOCK.CHECK k a FENCE #1", "#1"),
@@ -271,7 +273,7 @@ fn a_guard_confirms_the_grant_of_its_owner() {
     assert_eq!(eye.read(), Reply::Int(0));
     assert_eq!(eye.read().items()[1], Reply::simple("OK"));
     assert_eq!(eye.read(), Reply::Int(1));
-    wait_for("the client to be gone", || conn.get::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).is_empty());
+    gone(&mut conn, id);
     assert_eq!(conn.lock_info("k").unwrap().holders[0].owner, b"b");
     drop(waiter);
 }

@@ -89,9 +89,6 @@ fn while_its_slot_moves_a_guard_runs_only_where_lock_and_data_are_together() {
     old.ok(&["MSET", &d, "1", &e, "1"]);
     let (get, mget, ping) = (["GET", d.as_str()], ["MGET", d.as_str(), e.as_str()], ["PING"]);
     cluster.begin_move(&slot, 0, 1);
-    let migrate = |conn: &mut Client, key: &str| {
-        conn.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), key, "0", "20000"]);
-    };
     // Both are here.
     assert_eq!(said(&mut old, false, &guard, &get), "served");
     assert_eq!(said(&mut old, false, &guard, &mget), "served");
@@ -99,19 +96,19 @@ fn while_its_slot_moves_a_guard_runs_only_where_lock_and_data_are_together() {
     assert_eq!(said(&mut new, true, &guard, &get), "TRYAGAIN", "neither has come");
     assert_eq!(said(&mut new, false, &guard, &get), "MOVED", "did not ask by ASKING");
     // The data have gone, and the lock is still here.
-    migrate(&mut old, &d);
+    cluster.migrate(&d, 0, 1);
     assert_eq!(said(&mut old, false, &guard, &get), "TRYAGAIN");
     assert_eq!(said(&mut new, true, &guard, &get), "TRYAGAIN", "the lock has not come");
     assert_eq!(said(&mut old, false, &guard, &ping), "served");
     // The lock has gone, and some data are still here.
-    migrate(&mut old, &lock);
+    cluster.migrate(&lock, 0, 1);
     assert_eq!(said(&mut old, false, &guard, &["GET", &e]), "ASK");
     assert_eq!(said(&mut new, true, &guard, &["GET", &e]), "TRYAGAIN");
     assert_eq!(said(&mut new, true, &guard, &mget), "TRYAGAIN");
     assert_eq!(said(&mut new, true, &guard, &get), "served", "lock and data have come");
     assert_eq!(said(&mut new, true, &guard, &["SET", &nowhere, "1"]), "TRYAGAIN", "it may not have come");
     // All have gone.
-    migrate(&mut old, &e);
+    cluster.migrate(&e, 0, 1);
     assert_eq!(said(&mut old, false, &guard, &mget), "ASK");
     assert_eq!(said(&mut new, true, &guard, &mget), "served");
     assert_eq!(said(&mut new, true, &guard, &["SET", &e, "2"]), "served");

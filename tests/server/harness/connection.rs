@@ -3,6 +3,7 @@
 //!
 //! Where none of that matters, a test uses [`testbed::Client`], the `redis` crate's connection.
 
+use crate::harness::state::gone;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use testbed::{Client, PATIENCE, Server, wait_for};
@@ -176,6 +177,11 @@ impl Connection {
     /// Its number at the server.
     pub(crate) fn id(&self) -> i64 {
         self.id.expect("the server has told it")
+    }
+
+    /// The command that kills it.
+    pub(crate) fn kill(&self) -> String {
+        format!("CLIENT KILL ID {}", self.id())
     }
 
     /// Sends a command without waiting for what it answers. Like all that sends, it does not fail: that the server has
@@ -369,14 +375,6 @@ impl Connection {
         assert_eq!(self.read(), Reply::Closed);
     }
 
-    /// Waits for the end of the connection, whatever comes before.
-    pub(crate) fn is_closed_at_last(&mut self) -> bool {
-        match self.stream.read_to_end(&mut Vec::new()) {
-            Ok(_) => true,
-            Err(error) => error.kind() == ErrorKind::ConnectionReset,
-        }
-    }
-
     /// Whether the connection has ended, when all that came before was read and thrown away.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.without_waiting(|stream| {
@@ -405,5 +403,19 @@ impl Connection {
     /// Closes it.
     pub(crate) fn close(&mut self) {
         self.stream.get_ref().shutdown(Shutdown::Both).unwrap();
+    }
+
+    /// Closes it, and waits until the server has seen that.
+    pub(crate) fn leave(self, eye: &mut Client) {
+        let id = self.id();
+        drop(self);
+        gone(eye, id);
+    }
+
+    /// Waits for the end of a wait that this node cannot serve any more. The server sends the client away, or we do.
+    #[track_caller]
+    pub(crate) fn assert_sent_away(&mut self, how: &str) {
+        let end = self.read();
+        assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{how}: {end:?}");
     }
 }

@@ -11,4 +11,6 @@ pub(crate) mod scripts;
 pub(crate) mod servers;
 pub(crate) mod state;
 pub(crate) mod stream;
+pub(crate) mod texts;
 pub(crate) mod transcript;
+pub(crate) mod turn;

@@ -23,6 +23,11 @@ pub(crate) fn restore(conn: &mut Client, key: &str, payload: &[u8]) -> Result<re
     conn.call(&[b"RESTORE", key.as_bytes(), b"0", payload])
 }
 
+/// RESTORE over what lies there.
+pub(crate) fn restore_over(conn: &mut Client, key: &str, payload: &[u8]) -> Result<redis::Value, redis::RedisError> {
+    conn.call(&[b"RESTORE", key.as_bytes(), b"0", payload, b"REPLACE"])
+}
+
 /// The same payload with a CRC that fits what it says now.
 pub(crate) fn seal(mut payload: Vec<u8>) -> Vec<u8> {
     let end = payload.len() - 8;

@@ -1,6 +1,7 @@
 //! What many tests begin with: a server, a transcript on it, and a connection that looks. What else a topic asks of it
 //! stands with its tests.
 
+use super::connection::Reply;
 use super::transcript::{Row, Stage};
 use testbed::{Client, Server};
 
@@ -33,5 +34,10 @@ impl Scene<'_> {
     #[track_caller]
     pub(crate) fn play(&mut self, rows: &[Row]) {
         self.stage.play(rows);
+    }
+
+    /// A field of the first holder of `k`, or of its first waiter.
+    pub(crate) fn of(&mut self, rows: &str, field: &str) -> Reply {
+        self.stage.ask(&["LOCK.INFO", "k"]).field(rows).items().remove(0).field(field)
     }
 }

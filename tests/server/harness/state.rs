@@ -8,6 +8,13 @@ pub(crate) fn waiters(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_waiters")
 }
 
+/// Waits until the server has no client of this number.
+pub(crate) fn gone(conn: &mut Client, id: i64) {
+    wait_for("the server to see that it has gone", || {
+        conn.get::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).is_empty()
+    });
+}
+
 /// The holders of a key.
 pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
     let Value::Array(holders) = (match conn.call(&["LOCK.INFO", key, "COUNT", "1000"]).unwrap() {
@@ -23,6 +30,15 @@ pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
 pub(crate) fn taken_back(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_taken_back")
 }
+
+/// Options of a server that writes its append-only file at once, since kill -9 would take along what the server still
+/// has in its buffer.
+pub(crate) const AOF: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "yes")];
+
+/// The same, whose file has commands alone.
+pub(crate) const AOF_PLAIN: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "no")];
 
 /// Rewrites the append-only file.
 pub(crate) fn rewrite_aof(conn: &mut Client) {

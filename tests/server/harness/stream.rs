@@ -8,12 +8,14 @@ pub(crate) struct Stream {
     link: Connection,
     speller: Speller,
     marks: u32,
+    /// How many commands of the append-only file were compared.
+    in_file: usize,
 }
 
 impl Stream {
     /// Begins after a full sync, whose data are thrown away.
     pub(crate) fn of(server: &Server) -> Stream {
-        let mut stream = Stream { link: Connection::silent(server), speller: Speller::default(), marks: 0 };
+        let mut stream = Stream { link: Connection::silent(server), speller: Speller::default(), marks: 0, in_file: 0 };
         stream.link.send_line("PSYNC ? -1");
         let answer = stream.line();
         assert!(answer.starts_with("+FULLRESYNC"), "{answer}");
@@ -55,6 +57,16 @@ impl Stream {
             !["SELECT", "PING", "REPLCONF", "PUBLISH"].iter().any(|other| command[0].eq_ignore_ascii_case(other))
         };
         self.speller.spell_all(commands.into_iter().filter(passed_on).collect())
+    }
+
+    /// The same, which the append-only file has received, too.
+    #[track_caller]
+    pub(crate) fn commands_and_file(&mut self, server: &Server) -> Vec<Vec<String>> {
+        let sent = self.commands(server);
+        let file = server.aof_tail();
+        assert_eq!(&file[self.in_file..], sent, "replicas and file must receive the same");
+        self.in_file = file.len();
+        sent
     }
 }
 

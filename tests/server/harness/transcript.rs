@@ -4,7 +4,7 @@ use crate::harness::connection::{Connection, Reply, Way};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
-use testbed::{Client, PATIENCE, Server, wait_for};
+use testbed::{Client, PATIENCE, Server};
 
 /// One line of a transcript: the command, and its reply as [`Names::show`] writes it.
 ///
@@ -343,12 +343,7 @@ impl Stage<'_> {
 
     /// The connection goes away, whatever it waits for, and the server has seen it.
     pub(crate) fn leave(&mut self, name: &str) {
-        let waiter = self.waiters.remove(name).expect("a row named it");
-        let id = waiter.id().to_string();
-        drop(waiter);
-        wait_for("the server to see that it has gone", || {
-            self.wire.ask(&["CLIENT", "LIST", "ID", &id]).text().is_empty()
-        });
+        self.waiters.remove(name).expect("a row named it").leave(&mut self.eye);
     }
 
     /// Waits until a field of `INFO lock` has this value.

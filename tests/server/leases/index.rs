@@ -243,7 +243,7 @@ follow! {
 fn a_promoted_replica_ends_the_leases_it_got_by_full_sync() {
     // A replica must end no lease in the background. After its promotion it must end each, at its time, not earlier
     // than the primary.
-    let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    let (primary, replica) = (Server::new(), Server::new());
     let mut lapses = Lapses::of(&replica);
     let (mut there, mut here) = (primary.connect(), replica.connect());
     let short = lease(&mut there, "LOCK.ACQUIRE short a PX 15000");

@@ -18,14 +18,7 @@ fn places(server: &Server, owners: impl Iterator<Item = String>) -> Connection {
 
 /// For how long the first waiter is kept.
 fn queue_left(scene: &mut Scene<'_>) -> i64 {
-    scene.stage.ask(&["LOCK.INFO", "k"]).field("waiters").items().remove(0).field("queue_left_ms").int()
-}
-
-/// Closes a connection, and waits until the server has seen it.
-fn close(scene: &mut Scene<'_>, wire: Connection) {
-    let id = wire.id().to_string();
-    drop(wire);
-    wait_for("the server to see it", || scene.stage.ask(&["CLIENT", "LIST", "ID", &id]).text().is_empty());
+    scene.of("waiters", "queue_left_ms").int()
 }
 
 #[test]
@@ -52,9 +45,8 @@ fn an_offer_ends_soon_after_its_connection_has_closed_also_one_of_several_keys()
         assert_eq!(wire.say(&format!("{ask} QUEUE {LONG} NOTIFY ch")), Reply::Null);
         scene.play(&[("LOCK.RELEASE k a", "0"), ("c: LOCK.ACQUIRE k c BLOCK 0", "waits")]);
         scene.stage.until("lock_offered", 1);
-        let holder = scene.stage.ask(&["LOCK.INFO", "k"]).field("holders").items().remove(0);
-        assert_eq!((holder.field("session"), holder.field("client")), (Reply::Null, Reply::Null), "no session");
-        close(&mut scene, wire);
+        assert_eq!(["session", "client"].map(|field| scene.of("holders", field)), [Reply::Null, Reply::Null]);
+        wire.leave(&mut scene.conn);
         scene.stage.waiter("c").read().int();
         scene.stage.until("lock_offered", 0);
         scene.stage.ask(&["FLUSHALL"]);
@@ -70,15 +62,15 @@ fn an_owner_that_is_back_in_time_keeps_its_place_and_its_offer() {
     let wire = places(&server, ["b".to_owned()].into_iter());
     scene.play(&[("c: LOCK.ACQUIRE k c BLOCK 0", "waits")]);
     assert!(queue_left(&mut scene) > 60_000);
-    close(&mut scene, wire);
+    wire.leave(&mut scene.conn);
     wait_for("the place to be kept for a short time", || queue_left(&mut scene) <= 60_000);
     let back = places(&server, ["b".to_owned()].into_iter());
     assert!(queue_left(&mut scene) > 60_000);
     scene.play(&[("LOCK.RELEASE k a", "0")]);
     scene.stage.until("lock_offered", 1);
-    close(&mut scene, back);
+    back.leave(&mut scene.conn);
     scene.play(&[("LOCK.ACQUIRE k b PX 600000", "#2")]);
-    let left = scene.stage.ask(&["LOCK.INFO", "k"]).field("holders").items().remove(0).field("ttl_ms").int();
+    let left = scene.of("holders", "ttl_ms").int();
     assert!(left > 60_000, "it is a plain hold, whose connection does not matter: {left}");
 }
 
@@ -90,9 +82,9 @@ fn a_hold_that_was_offered_does_not_end_with_the_connection_that_collected_it() 
     let mut wire = places(&server, ["b".to_owned()].into_iter());
     scene.play(&[("LOCK.RELEASE k a", "0")]);
     wire.say("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch PX 600000").int();
-    close(&mut scene, wire);
+    wire.leave(&mut scene.conn);
     assert_eq!(scene.conn.info_number("lock", "lock_session_holds"), 0);
-    let left = scene.stage.ask(&["LOCK.INFO", "k"]).field("holders").items().remove(0).field("ttl_ms").int();
+    let left = scene.of("holders", "ttl_ms").int();
     assert!(left > 60_000, "{left}");
 }
 
@@ -103,14 +95,14 @@ fn a_place_belongs_to_the_connection_over_which_its_owner_asked_last() {
     scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
     let first = places(&server, ["b".to_owned()].into_iter());
     let second = places(&server, ["b".to_owned()].into_iter());
-    close(&mut scene, first);
+    first.leave(&mut scene.conn);
     assert!(queue_left(&mut scene) > 60_000, "the first is not its any more");
     // A request with QUEUE alone belongs to no connection, and changes nothing of that.
     let mut pooled = Connection::resp2(&server);
     assert_eq!(pooled.say(&format!("LOCK.ACQUIRE k b QUEUE {LONG}")), Reply::Null);
-    close(&mut scene, pooled);
+    pooled.leave(&mut scene.conn);
     assert!(queue_left(&mut scene) > 60_000, "a pool may close that");
-    close(&mut scene, second);
+    second.leave(&mut scene.conn);
     wait_for("the place to be kept for a short time", || queue_left(&mut scene) <= 60_000);
 }
 
@@ -122,7 +114,7 @@ fn a_place_whose_client_was_answered_null_ends_when_that_connection_closes_later
     let mut wire = Connection::resp2(&server);
     assert_eq!(wire.say(&format!("LOCK.ACQUIRE k b BLOCK 1 QUEUE {LONG}")), Reply::Null);
     assert!(queue_left(&mut scene) > 60_000);
-    close(&mut scene, wire);
+    wire.leave(&mut scene.conn);
     wait_for("the place to be kept for a short time", || queue_left(&mut scene) <= 60_000);
 }
 
@@ -139,7 +131,7 @@ fn ten_thousand_places_of_one_connection_are_gone_soon_after_it_closes_and_other
     let free = (0..COUNT).filter(|_| matches!(wire.read(), Reply::Int(_))).count();
     assert!(free <= 10, "{free}");
     assert!(scene.conn.info_number("lock", "lock_places") as usize >= COUNT - 10);
-    close(&mut scene, wire);
+    wire.leave(&mut scene.conn);
     scene.stage.until("lock_places", 0);
     scene.stage.until("lock_notify_channels", 0);
     assert_eq!(scene.conn.info_number("lock", "lock_place_bytes"), 0);
@@ -152,9 +144,9 @@ fn a_time_of_zero_keeps_places_and_offers_as_long_as_queue() {
     scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
     let wire = places(&server, ["b".to_owned(), "c".to_owned()].into_iter());
     scene.play(&[("LOCK.RELEASE k a", "0")]);
-    close(&mut scene, wire);
+    wire.leave(&mut scene.conn);
     assert!(queue_left(&mut scene) > 60_000);
-    let left = scene.stage.ask(&["LOCK.INFO", "k"]).field("holders").items().remove(0).field("ttl_ms").int();
+    let left = scene.of("holders", "ttl_ms").int();
     assert!(left > 60_000, "{left}");
 }
 
@@ -194,12 +186,12 @@ fn a_connection_that_waits_at_two_places_keeps_neither_longer_than_the_other() {
     scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
     let other = places(&server, ["x".to_owned()].into_iter());
     let wire = places(&server, ["b".to_owned(), "c".to_owned()].into_iter());
-    close(&mut scene, wire);
+    wire.leave(&mut scene.conn);
     let left = |scene: &mut Scene<'_>| -> Vec<bool> {
         let waiters = scene.stage.ask(&["LOCK.INFO", "k"]).field("waiters").items();
         waiters.iter().map(|waiter| waiter.field("queue_left_ms").int() <= 60_000).collect()
     };
     wait_for("both to be kept for a short time", || left(&mut scene) == [false, true, true]);
-    close(&mut scene, other);
+    other.leave(&mut scene.conn);
     wait_for("all to be", || left(&mut scene) == [true; 3]);
 }

@@ -73,7 +73,7 @@ fn an_owner_whose_key_moves_away_is_told() {
     wire.ask(&["LOCK.ACQUIRE", &key, "a"]).int();
     assert_eq!(ask(&mut wire, &key, "b", &channel), Reply::Null);
     cluster.begin_move(&slot, 0, 1);
-    old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
+    cluster.migrate(&key, 0, 1);
     cluster.end_move(&slot, 0, 1);
     assert_eq!(subscriber.next(), "b");
     assert_eq!(subscriber.heard(), [""; 0]);

@@ -8,8 +8,8 @@ use testbed::{Server, Signal, wait_for};
 
 #[test]
 fn a_primary_that_becomes_a_replica_tells_each_channel_once() {
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
-    let server = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
+    let server = Server::new();
     let mut subscribers = [CHANNEL, "other"].map(|channel| Subscriber::of(&server, channel));
     let mut scene = Scene::new(&server);
     for n in 0..10 {
@@ -37,8 +37,7 @@ fn a_primary_that_becomes_a_replica_tells_each_channel_once() {
 
 #[test]
 fn a_failover_that_is_aborted_after_the_demotion_tells_owners_to_ask_again() {
-    let setup = || Server::setup().option("repl-diskless-sync-delay", "0").start();
-    let (server, replica) = (setup(), setup());
+    let (server, replica) = (Server::new(), Server::new());
     replica.follow(&server);
     let mut subscriber = Subscriber::of(&server, CHANNEL);
     let mut scene = Scene::new(&server);
@@ -96,8 +95,8 @@ fn a_slow_subscriber_that_is_cut_off_costs_nobody_the_lock() {
 
 #[test]
 fn a_subscriber_at_a_replica_hears_nothing_and_nothing_is_replicated() {
-    let server = Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes").start();
-    let replica = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let server = Server::setup().option("appendonly", "yes").start();
+    let replica = Server::new();
     replica.follow(&server);
     let mut subscribers = [&server, &replica].map(|node| Subscriber::of(node, CHANNEL));
     let mut scene = Scene::new(&server);
@@ -118,7 +117,7 @@ fn a_subscriber_at_a_replica_hears_nothing_and_nothing_is_replicated() {
 #[test]
 fn a_crowd_of_places_is_told_by_one_message_when_the_node_is_demoted() {
     const COUNT: usize = 20_000;
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let server = Server::setup().lock_option("max-waiters-per-key", "100000").start();
     let mut subscriber = Subscriber::of(&server, CHANNEL);
     let mut scene = Scene::new(&server);

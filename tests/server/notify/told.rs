@@ -4,6 +4,7 @@ use super::{CHANNEL, Subscriber};
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
 use crate::harness::transcript::Row;
+use crate::harness::turn::{Way, turn};
 use testbed::Server;
 
 /// `a` holds the key, and `b` has a place there whose owner is told.
@@ -87,12 +88,12 @@ const DEADLOCK: &str = "DEADLOCK a -> j -> b -> k -> a";
 fn a_grant_that_its_client_did_not_receive_tells_the_owner() {
     // As an offer, or rolled back where the owner held the key before.
     let server = Server::new();
-    for exec in [true, false] {
+    for way in [Way::Exec, Way::Pipelined] {
         let mut subscriber = Subscriber::of(&server, CHANNEL);
         let mut scene = Scene::new(&server);
         scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
         let b = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000 NOTIFY ch");
-        crate::places::turn(&server, exec, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", b.id())]);
+        turn(&server, way, &["LOCK.RELEASE k a", &b.kill()]);
         assert_eq!(subscriber.next(), "b");
         scene.stage.until("lock_offered", 1);
         assert_eq!(subscriber.heard(), [""; 0]);

@@ -4,7 +4,7 @@
 use crate::harness::connection::{Connection, Reply, Way};
 use crate::harness::stream::Stream;
 use crate::harness::transcript::{Player, Row, Stage};
-use crate::waiting::effects::{self, Scene};
+use crate::waiting::effects::Scene;
 use testbed::{Server, wait_for};
 
 /// One owner, or all; no owner is 0 and no error.
@@ -52,8 +52,7 @@ fn a_broken_hold_is_gone_whoever_had_it() {
 fn a_break_and_the_grant_that_follows_are_sent_as_one() {
     // What could go wrong: between the two, a replica that takes over gives the lock to any requester; or it keeps the
     // hold.
-    let server = effects::server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(&[("LOCK.BREAK k", "0"), ("LOCK.BREAK k a", "0")], &[]);
     scene.check(
         &[
@@ -117,8 +116,7 @@ fn a_break_is_an_event_and_is_counted() {
 #[test]
 fn watchers_are_told_of_a_break() {
     // What could go wrong: a transaction that was to run under a lock runs after the lock was taken away.
-    let server = Server::new();
-    Stage::new(&server).play(&[
+    Stage::alone().play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("w: WATCH k", "OK"),
         ("LOCK.BREAK k other", "0"),
@@ -129,6 +127,8 @@ fn watchers_are_told_of_a_break() {
         ("LOCK.BREAK k", "1"),
         ("w: MULTI", "OK"),
         ("w: PING", "QUEUED"),
+        // A null array.
+        ("w: EXEC", "unexpected *-1"),
     ]);
 }
 
@@ -152,7 +152,7 @@ fn a_full_server_can_be_helped_by_a_break() {
 #[test]
 fn a_replica_breaks_nothing_and_shows_what_it_knows() {
     // What could go wrong: a lock that is broken on a replica alone is held and free at once.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::new();
     let (mut there, mut here) = (primary.connect(), replica.connect());
     there.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
@@ -210,7 +210,7 @@ const TOP: &[Row] = &[
 #[test]
 fn top_shows_the_longest_waits_and_the_most_crowded_keys() {
     // What could go wrong: an operator asks why everything stands still, and sees the latest, or one database only.
-    Stage::new(&Server::new()).play(TOP);
+    Stage::alone().play(TOP);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn every_counter_counts_what_it_says() {
 #[test]
 fn what_is_looked_at_is_not_sent() {
     // What could go wrong: every read of a monitoring tool goes to the file and to all replicas.
-    let server = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+    let server = Server::setup().option("appendonly", "yes").start();
     let mut stream = Stream::of(&server);
     let mut wire = Connection::resp2(&server);
     for command in ["LOCK.TOP", "LOCK.LOG", "LOCK.LOG RESET", "LOCK.INFO k", "LOCK.BREAK k"] {

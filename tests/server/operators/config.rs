@@ -1,5 +1,7 @@
 //! Configuration: CONFIG, the configuration file, the arguments of loadmodule; and LOCK.HOLD, which one of them opens.
 
+use crate::harness::connection::{Connection, Way};
+use crate::harness::transcript::Player;
 use linked::module::config::TABLE;
 use server_api::config::ConfigKind;
 use std::fs::{self, File};
@@ -120,15 +122,29 @@ fn ex_is_refused_with_a_reason_where_no_whole_second_is_allowed() {
 
 #[test]
 fn locks_held_under_a_looser_limit_stay_usable_under_a_stricter_one() {
-    // A lowered limit must not leave locks that their holders cannot give back.
-    let (_server, mut conn) = Server::connected();
-    conn.int(&["LOCK.ACQUIRE", "k", "long-owner", "PX", "60000", "NOTE", "long-note"]).expect("granted");
-    conn.ok(&["CONFIG", "SET", "lock.max-note-bytes", "0", "lock.max-lease-ms", "50000"]);
-    let hold = conn.lock_info("k").unwrap().holders.remove(0);
-    assert_eq!(hold.note.as_deref(), Some("long-note"));
-    assert!(hold.ttl_ms > 50_000);
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "long-owner"]).is_some());
-    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "long-owner", "ALL"]), Some(0));
+    // A lowered limit must not leave locks that their holders cannot give back, nor end any.
+    let (server, mut conn) = Server::connected();
+    let mut wire = Connection::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(&[("LOCK.RW k @200 READ PX 60000 NOTE long", "#1"), ("LOCK.RW k p READ", "#2")]);
+    for (name, value) in
+        [("max-owner-bytes", "100"), ("max-note-bytes", "0"), ("max-lease-ms", "50000"), ("max-holders-per-key", "1")]
+    {
+        conn.ok(&["CONFIG", "SET", &format!("lock.{name}"), value]);
+    }
+    let info = conn.lock_info("k").unwrap();
+    assert_eq!((info.holding, info.holders[0].note.as_deref()), (2, Some("long")));
+    assert!(info.holders[0].ttl_ms > 50_000);
+    player.go_on(&[
+        ("LOCK.RW k @200 READ", "LIMIT owner is longer than lock.max-owner-bytes (100)"),
+        ("LOCK.RW k q READ", "LIMIT key has lock.max-holders-per-key holders"),
+        ("LOCK.RW k p READ", "#2"),
+        ("LOCK.EXTEND k @200 PX 50000", "#1"),
+        ("LOCK.RELEASE k @200", "0"),
+        ("LOCK.RELEASE k @200", "nil"),
+        ("LOCK.EXTEND k @100000 PX 1", "nil"),
+        ("LOCK.RELEASE k p ALL", "0"),
+    ]);
 }
 
 #[test]

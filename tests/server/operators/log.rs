@@ -168,7 +168,7 @@ fn the_log_keeps_the_beginning_of_long_names_and_says_how_much_more_there_was() 
 #[test]
 fn a_replica_has_a_log_of_its_own_also_without_its_primary() {
     // What could go wrong: an operator cannot ask a replica, or a RESET of the one forgets what the other knows.
-    let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    let (primary, replica) = (Server::new(), Server::new());
     let (mut there, mut here) = (primary.connect(), replica.connect());
     lose(&mut here, &["before"]);
     replica.follow(&primary);

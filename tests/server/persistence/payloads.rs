@@ -1,6 +1,6 @@
 //! DUMP and RESTORE: a lock travels whole, and what is damaged is refused without a trace.
 
-use crate::harness::payload::{dump, own_string, restore, seal, with_own_string};
+use crate::harness::payload::{dump, own_string, restore, restore_over, seal, with_own_string};
 use std::time::Instant;
 use testbed::{Client, Server, text_of, wait_for};
 
@@ -162,7 +162,7 @@ fn restore_replaces_only_when_told_to() {
     assert_eq!(text_of(&error), "BUSYKEY Target key name already exists.");
     assert_eq!(conn.lock_info("k").unwrap().holders[0].fence, held);
     assert_eq!(conn.info("lock", "lock_leases"), "1");
-    conn.call(&[&b"RESTORE"[..], b"k", b"0", &payload, b"REPLACE"]).unwrap();
+    restore_over(&mut conn, "k", &payload).unwrap();
     assert_eq!(conn.lock_info("k").unwrap().holders[0].owner, b"host\0\xff");
     assert_eq!(conn.info("lock", "lock_leases"), "1");
     assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), None);

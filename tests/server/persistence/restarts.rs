@@ -2,7 +2,7 @@
 
 use crate::harness::picture::{KEYS, Picture, Ttls, assert_running_on, fill, picture};
 use crate::harness::servers::not_run;
-use crate::harness::state::{rewrite_aof, rewritten};
+use crate::harness::state::{AOF, AOF_PLAIN, rewrite_aof, rewritten};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -28,10 +28,6 @@ fn assert_enforced(server: &Server, how: &str) {
 
 /// A way to save and load: its name, the server's options, and what is done.
 type Way = (&'static str, &'static [(&'static str, &'static str)], fn(&mut Server));
-
-/// Written at once, since kill -9 would take along what the server still has in its buffer.
-const AOF: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "yes")];
-const AOF_PLAIN: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always"), ("aof-use-rdb-preamble", "no")];
 
 const WAYS: [Way; 11] = [
     ("RDB at shutdown", &[("save", "3600 1000000")], Server::restart),
@@ -70,7 +66,7 @@ const WAYS: [Way; 11] = [
 fn every_hold_comes_back_as_it_was() {
     // A field left out of one of the forms would come back as zero, as empty, or not at all.
     for (how, options, reload) in WAYS {
-        let setup = options.iter().fold(Server::setup(), |setup, (name, value)| setup.option(name, value));
+        let setup = Server::setup().options(options);
         let mut server = setup.start();
         fill(&server);
         let (taken, before) = (Instant::now(), picture(&server));
@@ -135,24 +131,18 @@ fn a_lease_runs_on_while_the_server_is_down() {
     // With what was left alone, a server that is down for an hour would give every holder an hour more.
     let hour = 3_600_000;
     for (how, options, _) in [WAYS[0], WAYS[2], WAYS[3], WAYS[4], WAYS[5]] {
-        let setup = Server::setup().wall_offset("+0");
-        let mut server = options.iter().fold(setup, |setup, (name, value)| setup.option(name, value)).start();
-        let mut conn = server.connect();
+        let (mut server, mut conn) = Server::setup().wall_offset("+0").options(options).connected();
         let taken = Instant::now();
         conn.int(&["LOCK.ACQUIRE", "long", "a", "PX", &(3 * hour).to_string()]).unwrap();
         if how.contains("rewritten") {
             rewrite_aof(&mut conn);
         }
-        server.stop(false);
-        server.set_wall_offset("+1h");
-        server.start();
+        server.restart_at("+1h");
         let left = server.connect().lock_info("long").unwrap().holders[0].ttl_ms;
         let passed = i64::try_from(taken.elapsed().as_millis()).unwrap() + 1;
         assert!(left <= 2 * hour && left >= 2 * hour - passed, "{how}: {left} ms are left");
         // The clock goes back: the lease does not become longer by that.
-        server.stop(false);
-        server.set_wall_offset("-5h");
-        server.start();
+        server.restart_at("-5h");
         let then = server.connect().lock_info("long").unwrap().holders[0].ttl_ms;
         assert!(then <= 3 * hour, "{how}: {then} ms are left, and the lease was never longer than {} ms", 3 * hour);
     }
@@ -162,18 +152,14 @@ fn a_lease_runs_on_while_the_server_is_down() {
 fn a_hold_that_ended_while_the_server_was_down_lapses_at_the_start_with_effect() {
     // Dropped at loading, it would be gone without notice to replicas, AOF and subscribers.
     for (how, options, _) in [WAYS[0], WAYS[2], WAYS[3], WAYS[4], WAYS[5]] {
-        let setup = Server::setup().wall_offset("+0");
-        let mut server = options.iter().fold(setup, |setup, (name, value)| setup.option(name, value)).start();
-        let mut conn = server.connect();
+        let (mut server, mut conn) = Server::setup().wall_offset("+0").options(options).connected();
         let short = conn.int(&["LOCK.ACQUIRE", "short", "a", "PX", "1800000"]).unwrap();
         let reader = conn.int(&["LOCK.RW", "mixed", "a", "READ", "PX", "1800000"]).unwrap();
         conn.int(&["LOCK.RW", "mixed", "b", "READ", "PX", "7200000"]).unwrap();
         if how.contains("rewritten") {
             rewrite_aof(&mut conn);
         }
-        server.stop(false);
-        server.set_wall_offset("+1h");
-        server.start();
+        server.restart_at("+1h");
         let mut conn = server.connect();
         wait_for("the holds to lapse", || conn.info("lock", "lock_lapsed") == "2");
         assert_eq!(conn.int(&["EXISTS", "short"]), Some(0), "{how}");
@@ -235,9 +221,7 @@ fn a_lock_whose_time_to_live_ended_while_the_server_was_down_leaves_no_lease() {
     let (mut server, mut conn) = Server::setup().wall_offset("+0").option("save", "3600 1000000").connected();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "7200000"]).unwrap();
     conn.int(&["PEXPIRE", "k", "60000"]);
-    server.stop(false);
-    server.set_wall_offset("+1h");
-    server.start();
+    server.restart_at("+1h");
     let mut conn = server.connect();
     assert_eq!(conn.int(&["EXISTS", "k"]), Some(0));
     assert_eq!(conn.info("lock", "lock_leases"), "0");

@@ -1,7 +1,8 @@
 //! Asking for a place, and asking again: without and with BLOCK, over the same connection or another.
 
-use super::{Scene, TAKEN_OVER, patient_server};
+use super::{Scene, patient_server};
 use crate::harness::connection::Reply;
+use crate::harness::texts::{TAKEN_OVER, UNBLOCKED};
 use crate::harness::transcript::Row;
 
 #[test]
@@ -81,8 +82,7 @@ fn after_null_the_place_is_kept() {
 #[test]
 fn a_closed_connection_keeps_the_place() {
     // A socket's timeout in a client library closes the connection, and the request comes again.
-    let server = patient_server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::owning(patient_server());
     scene.play(TWO);
     scene.stage.leave("b");
     is_kept(&mut scene);
@@ -93,7 +93,7 @@ fn a_client_that_is_killed_or_unblocked_keeps_its_place() {
     for end in [
         &[("CLIENT KILL ID %b", "1"), ("b:", "closed")][..],
         &[("CLIENT UNBLOCK %b TIMEOUT", "1"), ("b:", "nil")],
-        &[("CLIENT UNBLOCK %b ERROR", "1"), ("b:", "UNBLOCKED client unblocked via CLIENT UNBLOCK")],
+        &[("CLIENT UNBLOCK %b ERROR", "1"), ("b:", UNBLOCKED)],
     ] {
         let mut scene = Scene::owning(patient_server());
         scene.play(TWO);

@@ -1,7 +1,8 @@
 //! Places and offers whose owner's connection has closed: `lock.away-ms`.
 
-use super::{Scene, turn};
+use super::Scene;
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::turn::{Way, turn};
 use testbed::Server;
 
 /// Longer than any test takes.
@@ -115,12 +116,12 @@ fn what_a_place_is_offered_after_its_connection_closed_ends_with_the_place() {
 
 #[test]
 fn a_grant_that_a_closed_connection_did_not_receive_is_offered_for_a_short_time() {
-    for exec in [true, false] {
+    for way in [Way::Exec, Way::Pipelined] {
         let server = server("60000");
         let mut scene = Scene::new(&server);
         scene.row("LOCK.ACQUIRE k a", "#1");
         let b = Connection::waiting(&server, &format!("LOCK.ACQUIRE k b PX {LONG} BLOCK 0 QUEUE {LONG}"));
-        turn(&server, exec, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", b.id())]);
+        turn(&server, way, &["LOCK.RELEASE k a", &b.kill()]);
         scene.stage.until("lock_offered", 1);
         let left = scene.of("holders", "ttl_ms").int();
         assert!(left <= 60_000, "{left}");

@@ -2,6 +2,8 @@
 
 use super::Scene;
 use crate::harness::connection::Reply;
+use crate::harness::payload::{dump, restore_over};
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::Row;
 use testbed::{Server, wait_for};
 
@@ -87,12 +89,12 @@ const OTHER_WAYS: &[&[&str]] = &[
 
 /// Plays one of them.
 fn come_to_hold(scene: &mut Scene<'_>, way: &[&str], fence: i64) {
-    let Reply::Bulk(dump) = scene.stage.ask(&["DUMP", "j"]) else { panic!("a dump") };
+    let payload = dump(&mut scene.conn, "j");
     for command in way {
         let words: Vec<Vec<u8>> = command
             .split(' ')
             .map(|word| match word {
-                "$j" => dump.clone(),
+                "$j" => payload.clone(),
                 "$1" => fence.to_string().into_bytes(),
                 "$2" => (fence + 10).to_string().into_bytes(),
                 word => word.as_bytes().to_vec(),
@@ -159,8 +161,7 @@ fn an_owner_that_comes_to_read_what_it_asked_to_write_has_no_place_any_more() {
     scene.expect("k", "b holds c holds");
     scene.row("LOCK.ACQUIRE k b QUEUE 60000", "ERR QUEUE cannot wait for an upgrade: use BLOCK");
     // The same for a client that waits there.
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.play(READS);
     scene.play(&[
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
@@ -189,9 +190,8 @@ fn restored_reloaded_or_restarted_an_offer_is_a_plain_hold_with_what_was_left_of
         match saved {
             Saved::Restore => {
                 for key in ["o", "p"] {
-                    let Reply::Bulk(dump) = scene.stage.ask(&["DUMP", key]) else { panic!("a dump") };
-                    let words = [&b"RESTORE"[..], key.as_bytes(), b"0", &dump, b"REPLACE"];
-                    assert_eq!(scene.stage.ask(&words), Reply::simple("OK"));
+                    let payload = dump(&mut scene.conn, key);
+                    restore_over(&mut scene.conn, key, &payload).unwrap();
                 }
                 scene.expect("o", "b holds; c");
                 scene.expect_numbers(2, 0, 0);
@@ -226,20 +226,19 @@ fn restored_reloaded_or_restarted_an_offer_is_a_plain_hold_with_what_was_left_of
 #[test]
 fn a_value_of_another_type_ends_places_without_an_answer() {
     // The next request is judged anew, and told what lies there.
-    let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
     let mut scene = Scene::alone();
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
         ("c: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits"),
         ("SET k text", "OK"),
-        ("c:", wrong),
+        ("c:", WRONGTYPE),
     ]);
     scene.stage.until("lock_places", 0);
-    scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", wrong), ("DEL k", "1"), ("LOCK.ACQUIRE k d", "#2")]);
+    scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", WRONGTYPE), ("DEL k", "1"), ("LOCK.ACQUIRE k d", "#2")]);
     scene.expect("k", "d holds");
     // Over an offer.
     scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("LOCK.RELEASE k d", "0"), ("SET k text", "OK")]);
     scene.expect_numbers(0, 0, 0);
-    scene.row("LOCK.ACQUIRE k b QUEUE 60000", wrong);
+    scene.row("LOCK.ACQUIRE k b QUEUE 60000", WRONGTYPE);
 }

@@ -1,8 +1,7 @@
-//! How many places there may be, what dead owners cost, and deadlocks through places.
+//! How many places there may be, and how many bytes of them.
 
 use super::Scene;
-use crate::harness::connection::{Connection, Reply};
-use std::time::{Duration, Instant};
+
 use testbed::Server;
 
 #[test]
@@ -136,26 +135,4 @@ fn places_count_as_waiters_of_their_key() {
     scene.row("LOCK.ACQUIRE k d QUEUE 60000", "nil");
     scene.expect("k", "a holds; b d");
     assert_eq!(scene.conn.get::<Vec<String>>(&["CONFIG", "GET", "lock.max-waiters-per-key"])[1], "2");
-}
-
-#[test]
-fn dead_owners_at_the_head_hold_up_the_queue_for_queue_all_together() {
-    // If each were waited for in turn, fifty of them would hold it up for fifty times as long.
-    const DEAD: u64 = 50;
-    let server = Server::new();
-    let mut scene = Scene::new(&server);
-    scene.row("LOCK.ACQUIRE k a", "#1");
-    for owner in 0..DEAD {
-        let owner = format!("dead{owner}");
-        assert_eq!(scene.stage.ask(&["LOCK.ACQUIRE", "k", &owner, "QUEUE", "1000"]), Reply::Null);
-    }
-    let mut alive = Connection::waiting(&server, "LOCK.ACQUIRE k alive BLOCK 0");
-    let began = Instant::now();
-    scene.row("LOCK.RELEASE k a", "0");
-    alive.read().int();
-    // One in turn would take 50 s.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    scene.expect("k", "alive holds");
-    scene.expect_numbers(0, 0, 0);
-    assert_eq!(scene.number("lock_lapsed"), 0);
 }

@@ -23,24 +23,6 @@ fn patient_server() -> Server {
     Server::setup().lock_option("away-ms", "0").start()
 }
 
-/// Serves these commands in one turn of the server's loop.
-pub(crate) fn turn(server: &Server, exec: bool, commands: &[String]) {
-    let mut wire = Connection::resp2(server);
-    let mut all = commands.to_vec();
-    if exec {
-        all.insert(0, "MULTI".to_owned());
-        all.push("EXEC".to_owned());
-    }
-    wire.send_line(&all.join("\r\n"));
-    for command in all {
-        let reply = wire.read();
-        assert_eq!(reply.code(), "", "{command}: {reply:?}");
-    }
-}
-
-/// The answer to a request whose place a later request of its owner has taken over.
-const TAKEN_OVER: &str = "UNBLOCKED lock wait ended: a later request of this owner waits there now";
-
 impl Scene<'_> {
     /// Plays one row.
     #[track_caller]
@@ -66,11 +48,6 @@ impl Scene<'_> {
     #[track_caller]
     fn expect(&mut self, key: &str, expected: &str) {
         assert_eq!(self.on(key), expected, "{key}");
-    }
-
-    /// A field of the only holder, or of the first waiter.
-    fn of(&mut self, rows: &str, field: &str) -> Reply {
-        self.stage.ask(&["LOCK.INFO", "k"]).field(rows).items().remove(0).field(field)
     }
 
     /// The counters of INFO that places change: places, parked clients, offers.

@@ -77,7 +77,7 @@ fn a_place_that_was_due_during_a_pause_is_granted_afterwards() {
 #[test]
 fn after_a_failover_places_are_gone_and_an_offer_is_a_plain_hold() {
     // The new primary knows the hold, and neither the queue nor that it was an offer.
-    let (one, other) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    let (one, other) = (Server::new(), Server::new());
     other.follow(&one);
     let mut old = Scene::new(&one);
     old.play(&[
@@ -102,8 +102,7 @@ fn after_a_failover_places_are_gone_and_an_offer_is_a_plain_hold() {
     assert_eq!(new.of("holders", "writes"), Reply::Int(1));
     // The old one has sent all away, and keeps nothing for its next time as a primary.
     old.conn.ok(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
-    let end = old.stage.waiter("d").read();
-    assert!(end == Reply::Closed || end.code() == "UNBLOCKED", "{end:?}");
+    old.stage.waiter("d").assert_sent_away("a replica now");
     old.stage.until("lock_places", 0);
     old.expect_numbers(0, 0, 0);
     assert_eq!(old.stage.ask(&["LOCK.ACQUIRE", "k", "c", "QUEUE", "60000"]).code(), "READONLY");
@@ -140,11 +139,9 @@ fn when_the_slot_moves_places_are_gone_and_an_offer_is_a_plain_hold() {
     assert_eq!(["lock_places", "lock_offered"].map(|field| old.info_number("lock", field)), [3, 1]);
     let mut waits = Connection::waiting(&cluster.nodes[0], &format!("LOCK.ACQUIRE {key} d BLOCK 0 QUEUE 60000"));
     cluster.begin_move(&slot, 0, 1);
-    let port = cluster.nodes[1].port().to_string();
-    old.ok(&["MIGRATE", "127.0.0.1", &port, "", "0", "20000", "KEYS", &key, &offered]);
+    [&key, &offered].into_iter().for_each(|key| cluster.migrate(key, 0, 1));
     cluster.end_move(&slot, 0, 1);
-    let end = waits.read();
-    assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    waits.assert_sent_away("moved");
     wait_for("the places to be gone", || old.info("lock", "lock_places") == "0");
     assert_eq!(["lock_waiters", "lock_offered"].map(|field| old.info_number("lock", field)), [0, 0]);
     assert!(old.error(&["LOCK.ACQUIRE", &key, "b", "QUEUE", "60000"]).starts_with("MOVED"));

@@ -141,18 +141,3 @@ fn a_grant_that_is_collected_within_the_step_that_makes_it_is_told_once() {
     scene.expect("k", "b holds");
     assert_eq!(["lock_granted", "lock_handed_off", "lock_taken_back"].map(|field| scene.number(field)), [2, 1, 0]);
 }
-
-#[test]
-fn readers_that_have_no_client_are_all_offered_at_once() {
-    let mut scene = Scene::alone();
-    scene.play(&[
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.RW k b READ QUEUE 60000", "nil"),
-        ("LOCK.RW k c READ QUEUE 60000", "nil"),
-        ("d: LOCK.RW k d READ BLOCK 0", "waits"),
-        ("LOCK.ACQUIRE k e QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k a", "0"),
-    ]);
-    scene.expect("k", "b is offered c is offered d holds; e");
-    scene.expect_numbers(1, 0, 2);
-}

@@ -101,11 +101,7 @@ fn primary_replicas_and_files_agree_after_any_history() {
     // Shown when the test fails.
     println!("agreement: run again with REDIS_LOCK_SEED={seed}");
     let mut dice = Dice(seed);
-    let primary = Server::setup()
-        .option("repl-diskless-sync-delay", "0")
-        .option("appendonly", "yes")
-        .option("appendfsync", "always")
-        .option("databases", "2");
+    let primary = Server::setup().option("appendonly", "yes").option("appendfsync", "always").option("databases", "2");
     let mut primary = primary.start();
     let mut replica = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
     let chained = Server::new();

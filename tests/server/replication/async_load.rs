@@ -40,7 +40,6 @@ impl Pair {
     fn new(history: History) -> Pair {
         let primary = Server::setup()
             .option("repl-diskless-sync", "yes")
-            .option("repl-diskless-sync-delay", "0")
             .option("repl-backlog-size", "16kb")
             .option("rdbcompression", "no")
             .start();
@@ -343,7 +342,6 @@ fn a_replica_of_a_replica_gets_what_was_loaded_beside_and_saves_it() {
     below.follow(&pair.replica);
     let mut conn = pair.replica.connect();
     conn.ok(&["CONFIG", "SET", "appendonly", "yes"]);
-    conn.ok(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     conn.ok(&["CONFIG", "SET", "key-load-delay", "100"]);
     pair.begin_load(&[
         "LOCK.RELEASE plain a",

@@ -55,8 +55,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
 #[test]
 fn every_change_to_a_hold_is_sent_as_one_fact() {
     // A request sent as it came would be judged again by a replica with another clock and another view.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     for (command, reply, sent) in CHANGES {
         scene.check(&[(command, reply)], &[sent]);
     }
@@ -89,8 +88,7 @@ fn a_record_is_a_few_words_that_a_person_can_read() {
 #[test]
 fn what_is_refused_or_changes_nothing_sends_nothing() {
     // Every client that polls would fill the file and the links.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[
             ("LOCK.ACQUIRE k a PX 60000", "#1"),

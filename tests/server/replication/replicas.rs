@@ -9,15 +9,11 @@ use crate::harness::transcript::each;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
-use testbed::{Client, PATIENCE, Server, Setup, Signal, wait_for};
+use testbed::{Client, PATIENCE, Server, Signal, wait_for};
 
 /// How much later than on the primary a lease may end elsewhere: the time that a fact is under way. Generous, for a
 /// machine that is busy with other tests.
 const UNDER_WAY_MS: i64 = 60_000;
-
-fn primary() -> Setup {
-    Server::setup().option("repl-diskless-sync-delay", "0")
-}
 
 fn promote(conn: &mut Client) {
     conn.ok(&["REPLICAOF", "NO", "ONE"]);
@@ -49,7 +45,7 @@ fn a_full_sync_brings_every_lock() {
     for diskless in ["yes", "no"] {
         for load in ["disabled", "on-empty-db", "swapdb"] {
             let how = format!("diskless sync {diskless}, load {load}");
-            let primary = primary().option("repl-diskless-sync", diskless).start();
+            let primary = Server::setup().option("repl-diskless-sync", diskless).start();
             let replica = Server::setup().option("repl-diskless-load", load).start();
             // What the replica had before must go, its leases too.
             replica.connect().int(&["LOCK.ACQUIRE", "stale", "a"]).unwrap();
@@ -71,7 +67,7 @@ fn a_full_sync_brings_every_lock() {
 #[test]
 fn the_stream_brings_every_lock() {
     // Here each hold comes as LOCK.HOLD, not in the saved form.
-    let primary = primary().start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     fill(&primary);
@@ -85,7 +81,7 @@ fn the_stream_brings_every_lock() {
 #[test]
 fn a_partial_sync_brings_what_was_missed() {
     // The link breaks; what comes from the backlog comes late, and all of it counts from then.
-    let primary = primary().start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     fill(&primary);
@@ -133,7 +129,7 @@ fn a_replica_that_attaches_at_any_moment_misses_nothing() {
     // While no replica listens nothing is sent. A stream that begins unnoticed would lack what changes until the module
     // notices: hz 1 makes the time in which it could happen a second.
     for diskless in ["yes", "no"] {
-        let primary = primary().option("repl-diskless-sync", diskless).option("hz", "1").start();
+        let primary = Server::setup().option("repl-diskless-sync", diskless).option("hz", "1").start();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let _stops = StopsOnDrop(&stop);
@@ -156,7 +152,7 @@ fn a_replica_that_attaches_at_any_moment_misses_nothing() {
 #[test]
 fn a_replica_that_comes_back_alone_gets_what_changed_meanwhile() {
     // With its only replica away the primary has no replica to send to, but must keep what it would have sent.
-    let (primary, replica) = (primary().option("hz", "100").start(), Server::new());
+    let (primary, replica) = (Server::setup().option("hz", "100").start(), Server::new());
     let (mut there, mut here) = (primary.connect(), replica.connect());
     replica.follow(&primary);
     let syncs = there.info_number("stats", "sync_full");
@@ -184,7 +180,7 @@ fn a_replica_whose_wall_clock_is_off_keeps_every_lease() {
     // Read by its own wall clock, every lease would be over at once, or an hour too long.
     for offset in ["+1h", "-1h"] {
         for diskless in ["yes", "no"] {
-            let primary = primary().option("repl-diskless-sync", diskless).start();
+            let primary = Server::setup().option("repl-diskless-sync", diskless).start();
             let replica = Server::setup().wall_offset(offset).start();
             fill(&primary);
             let (began, before) = (Instant::now(), picture(&primary));
@@ -221,7 +217,7 @@ fn a_replica_whose_wall_clock_is_off_restarts_from_its_own_file_with_every_lease
                 continue;
             }
             let how = format!("{offset}, preamble {preamble}");
-            let primary = primary().start();
+            let primary = Server::new();
             let mut replica = Server::setup()
                 .wall_offset(offset)
                 .option("appendonly", "yes")
@@ -251,7 +247,7 @@ fn a_replica_whose_wall_clock_is_off_restarts_from_its_own_file_with_every_lease
 #[test]
 fn a_promoted_replica_enforces_every_lease_to_its_end_and_then_ends_it() {
     // Two ways to go wrong: to give the lock away at once, or never.
-    let primary = primary().start();
+    let primary = Server::new();
     let replica = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
     replica.follow(&primary);
     let taken = Instant::now();
@@ -278,7 +274,7 @@ fn a_promoted_replica_enforces_every_lease_to_its_end_and_then_ends_it() {
 #[test]
 fn a_replica_ends_no_lease_itself() {
     // The primary may be alive and have extended it: then the replica's data would be others than the primary's.
-    let primary = primary().start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     let mut conn = replica.connect();
@@ -323,7 +319,7 @@ fn a_former_primary_ends_no_lease_any_more() {
 #[test]
 fn primary_and_replica_change_places_and_back() {
     // Each has an index of leases from before, and a fence clock that must never fall behind the other's.
-    let (one, other) = (primary().start(), primary().start());
+    let (one, other) = (Server::new(), Server::new());
     other.follow(&one);
     let mut fence = 0;
     for round in 0..4 {
@@ -348,7 +344,7 @@ fn primary_and_replica_change_places_and_back() {
 #[test]
 fn a_writable_replica_refuses_to_change_locks() {
     // It would grant what the primary has granted to another owner.
-    let primary = primary().start();
+    let primary = Server::new();
     let replica = Server::setup().lock_option("allow-hold", "yes").start();
     replica.follow(&primary);
     primary.connect().int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]).unwrap();
@@ -385,7 +381,7 @@ fn picture_of(conn: &mut Client) -> (Vec<String>, String, String) {
 #[test]
 fn a_time_to_live_that_is_set_just_after_a_restore_is_the_same_on_both() {
     // The holds of a restored lock are sent a millisecond later, and would end a time to live on the replica alone.
-    let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    let (primary, replica) = (Server::new(), Server::new());
     replica.follow(&primary);
     let (mut conn, mut there) = (primary.connect(), replica.connect());
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).expect("free");
@@ -408,7 +404,7 @@ fn a_time_to_live_that_is_set_just_after_a_restore_is_the_same_on_both() {
 #[test]
 fn wait_confirms_a_grant_on_its_own_connection_and_outside_of_multi_alone() {
     // What could go wrong: a client believes that a replica has the grant, while the replica never received it.
-    let (primary, replica) = (primary().start(), Server::new());
+    let (primary, replica) = (Server::new(), Server::new());
     replica.follow(&primary);
     let [mut conn, mut other] = [primary.connect(), primary.connect()];
     assert_eq!(other.get::<String>(&["PING"]), "PONG");

@@ -2,7 +2,7 @@
 //! binds a hold anew.
 
 use crate::harness::connection::{Connection, Reply, Way};
-use crate::harness::state::{holders, let_it_tick};
+use crate::harness::state::{gone, holders, let_it_tick};
 use crate::harness::transcript::{Player, Row, Stage};
 use redis::Value;
 use std::time::{Duration, Instant};
@@ -20,13 +20,6 @@ pub(crate) fn lost(conn: &mut Client) -> Vec<(String, String)> {
     let rows: Vec<Value> = conn.get(&["LOCK.LOG"]);
     let rows = rows.into_iter().map(Fields::from);
     rows.map(|row| (row.get("reason"), row.get("owner"))).collect()
-}
-
-/// Waits until the server has no client of this number.
-pub(crate) fn gone(conn: &mut Client, id: i64) {
-    wait_for("the server to see that it has gone", || {
-        conn.get::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).is_empty()
-    });
 }
 
 const SYNTAX: &[Row] = &[
@@ -282,14 +275,10 @@ fn a_hold_is_bound_to_one_connection_at_most() {
         assert!(!matches!(reply, Reply::Error(_) | Reply::Null), "{again}: {reply:?}");
         let (bound, other) = if moves { (second, first) } else { (first, second) };
         assert_eq!(only_hold(&mut conn, "k").client, Some(bound.id()), "{again}");
-        let id = other.id();
-        drop(other);
-        gone(&mut conn, id);
+        other.leave(&mut conn);
         let_it_turn(&mut conn);
         assert_eq!(only_hold(&mut conn, "k").client, Some(bound.id()), "{again}: ended with the wrong connection");
-        let id = bound.id();
-        drop(bound);
-        gone(&mut conn, id);
+        bound.leave(&mut conn);
         assert!(conn.lock_info("k").is_none(), "{again}");
         wait_for("it to be ended", || conn.int(&["EXISTS", "k"]) == Some(0));
         conn.ok(&["FLUSHALL"]);

@@ -61,7 +61,7 @@ fn a_command_names_the_connection_that_it_came_over() {
 #[test]
 fn what_is_replicated_or_loaded_came_over_no_connection() {
     // The replica would release what the primary's clients hold whenever the link breaks.
-    let mut primary = setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+    let mut primary = setup().option("appendonly", "yes").start();
     let replica = setup().start();
     let (mut there, mut here) = (primary.connect(), replica.connect());
     replica.follow(&primary);

@@ -28,8 +28,7 @@ fn a_closed_connection_is_sent_as_the_holds_that_it_leaves() {
 #[test]
 fn the_end_of_a_session_and_the_grant_that_follows_are_sent_as_one() {
     // Between the two, a replica that takes over would give the lock to any requester.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[
             ("s: LOCK.RW k a WRITE PX 60000 SESSION 0", "#1"),
@@ -55,8 +54,7 @@ fn the_end_of_a_session_and_the_grant_that_follows_are_sent_as_one() {
 #[test]
 fn what_a_closed_connection_does_not_change_is_not_sent() {
     // Each would be written to disk and sent to all replicas, whenever a client goes.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[("s: LOCK.ACQUIRE k a PX 60000 SESSION 90000", "#1"), ("t: LOCK.ACQUIRE l a PX 60000", "#2")],
         &["LOCK.HOLD k a 0 1 #1 ~ 60000", "LOCK.HOLD l a 0 1 #2 ~ 60000"],
@@ -69,7 +67,7 @@ fn what_a_closed_connection_does_not_change_is_not_sent() {
 #[test]
 fn a_lease_that_was_cut_lapses_on_the_replica_as_well() {
     // The replica ends nothing by itself; it must receive both ends.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     let mut stage = Stage::new(&primary);

@@ -1,10 +1,10 @@
 //! Bindings of holds that leave their key, their database or their server.
 
 use crate::harness::connection::Connection;
+use crate::harness::payload::{dump, restore_over};
 use crate::harness::state::{holders, let_it_tick};
 use crate::harness::transcript::Stage;
 use crate::sessions::binding::only_hold;
-use redis::Value;
 use testbed::{Server, wait_for};
 
 #[test]
@@ -79,13 +79,9 @@ fn a_restored_hold_is_bound_to_no_connection() {
     let (server, mut conn) = Server::connected();
     let mut stage = Stage::new(&server);
     stage.play(&[("s: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1")]);
-    let payload: Vec<u8> = conn.get(&["DUMP", "k"]);
+    let payload = dump(&mut conn, "k");
     for key in ["k", "l"] {
-        assert_eq!(
-            conn.call(&[&b"RESTORE"[..], key.as_bytes(), b"0", &payload, b"REPLACE"]).unwrap(),
-            Value::Okay,
-            "{key}"
-        );
+        restore_over(&mut conn, key, &payload).unwrap();
         let hold = only_hold(&mut conn, key);
         assert_eq!((hold.session, hold.client), (None, None), "{key}");
     }
@@ -103,11 +99,7 @@ fn a_restart_leaves_holds_by_lease() {
         ("aof", &[("appendonly", "yes")]),
         ("tail", &[("appendonly", "yes"), ("aof-use-rdb-preamble", "no")]),
     ] {
-        let mut setup = Server::setup();
-        for (name, value) in options {
-            setup = setup.option(name, value);
-        }
-        let mut server = setup.start();
+        let mut server = Server::setup().options(options).start();
         let mut holder = Connection::resp2(&server);
         holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
         holder.say("LOCK.ACQUIRE l a PX 600000 SESSION 1000");

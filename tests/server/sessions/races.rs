@@ -1,18 +1,11 @@
 //! Connections that close while something else happens to their holds: a grant, a wait, a change of place.
 
 use crate::harness::connection::{Connection, Reply};
-use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::state::{gone, holders, let_it_tick, nobody_waits, waiters};
 use crate::harness::transcript::Stage;
-use crate::sessions::binding::{gone, lost, only_hold};
+use crate::harness::turn::{Way, turn};
+use crate::sessions::binding::{lost, only_hold};
 use testbed::{Client, Server, wait_for};
-
-/// Sends commands that the server serves in one turn, on a connection of their own.
-pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
-    let mut parked = Connection::resp2(server);
-    let all: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
-    parked.send_bytes(format!("{all}QUIT\r\n").as_bytes());
-    assert!(parked.is_closed_at_last());
-}
 
 #[test]
 fn a_hold_that_was_granted_after_a_wait_is_bound_as_well() {
@@ -47,7 +40,7 @@ fn a_client_that_leaves_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_g
         conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
         let first = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w1 PX 600000 BLOCK 0 {session}"));
         let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k w2 PX 600000 BLOCK 0");
-        in_one_turn(&server, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", first.id())]);
+        turn(&server, Way::Pipelined, &["LOCK.RELEASE k a", &first.kill()]);
         next.only_reply().int();
         assert_eq!(holders(&mut conn, "k"), ["w2"], "{session}");
         nobody_waits(&mut conn);
@@ -69,8 +62,7 @@ fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
             conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).unwrap();
         }
         let upgrade = Connection::waiting(&server, &format!("LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION {grace}"));
-        let kill = format!("CLIENT KILL ID {}", upgrade.id());
-        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), kill, "LOCK.RW k c WRITE".to_owned()]);
+        turn(&server, Way::Pipelined, &["LOCK.RELEASE k b", &upgrade.kill(), "LOCK.RW k c WRITE -> null"]);
         wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
         let hold = only_hold(&mut conn, "k");
         assert_eq!((hold.reads, hold.writes, hold.client), (1, 0, None), "SESSION {grace}");
@@ -91,7 +83,7 @@ fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
         ("w: LOCK.MACQUIRE 2 j k w PX 600000 BLOCK 0 SESSION 0", "waits"),
     ]);
     // In one turn, so that the step of the grant is the first to open the key.
-    in_one_turn(&server, &["PEXPIRE j 20", "DEBUG SLEEP 0.05", "LOCK.RELEASE k x"].map(str::to_owned));
+    turn(&server, Way::Pipelined, &["PEXPIRE j 20", "DEBUG SLEEP 0.05", "LOCK.RELEASE k x"]);
     stage.play(&[("w:", "[#3 #4]")]);
     assert_eq!(conn.info("lock", "lock_session_holds"), "2");
     stage.leave("w");
@@ -169,8 +161,7 @@ fn connections_that_close_together_each_leave_what_is_theirs() {
     }
     wait_for("half of them to wait", || waiters(&mut conn) == 30);
     let mut last = Connection::waiting(&server, "LOCK.ACQUIRE shared last PX 600000 BLOCK 0");
-    let kills: Vec<String> = all.iter().map(|holder| format!("CLIENT KILL ID {}", holder.id())).collect();
-    in_one_turn(&server, &kills);
+    turn(&server, Way::Pipelined, &all.iter().map(Connection::kill).collect::<Vec<_>>());
     assert!(last.read().int() > 0);
     wait_for("all to be ended", || conn.get::<usize>(&["DBSIZE"]) == 1);
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");

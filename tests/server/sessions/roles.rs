@@ -5,7 +5,7 @@ use crate::harness::connection::{Connection, Reply};
 use crate::harness::hold_back::HoldBack;
 use crate::harness::state::{holders, let_it_tick, waiters};
 use crate::harness::stream::Stream;
-use crate::sessions::binding::{gone, lost, only_hold};
+use crate::sessions::binding::{lost, only_hold};
 use crate::waiting::roles::primary;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, wait_for};
@@ -30,9 +30,7 @@ fn nothing_ends_during(server: &Server, hold_back: &HoldBack<'_>) {
     let granted = conn.info("lock", "lock_granted");
     let facts = server.aof_tail().len();
 
-    let ids = [holder.id(), ghost.id()];
-    drop((holder, ghost));
-    ids.into_iter().for_each(|id| gone(&mut conn, id));
+    [holder, ghost].into_iter().for_each(|client| client.leave(&mut conn));
     let closed = Instant::now();
     let_it_tick(&mut conn);
     assert_eq!(conn.info("lock", "lock_sessions_closed"), "1");
@@ -134,9 +132,7 @@ fn on_a_primary_that_becomes_a_replica_holds_live_on_by_lease() {
     old.ok(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
     wait_for("the old primary to follow", || old.info("replication", "master_link_status") == "up");
     let facts = one.aof_tail().len();
-    let id = holder.id();
-    drop(holder);
-    gone(&mut old, id);
+    holder.leave(&mut old);
     let_it_tick(&mut old);
     assert_eq!(one.aof_tail().len(), facts, "a replica writes nothing of its own");
     assert_eq!(old.info("lock", "lock_session_holds"), "0");
@@ -202,8 +198,10 @@ fn a_client_that_stays_through_a_demotion_and_back_has_what_it_bound_since() {
     assert_eq!(conn.info("lock", "lock_session_holds"), "2");
     // Requests in the turn of the close are the first to be confused.
     let mut pipe = Connection::resp2(&server);
-    let kill = format!("CLIENT KILL ID {}\r\n", holder.id());
-    pipe.send_bytes(format!("{kill}LOCK.ACQUIRE old b\r\nLOCK.ACQUIRE again b\r\nLOCK.ACQUIRE new b\r\n").as_bytes());
+    let kill = holder.kill();
+    pipe.send_bytes(
+        format!("{kill}\r\nLOCK.ACQUIRE old b\r\nLOCK.ACQUIRE again b\r\nLOCK.ACQUIRE new b\r\n").as_bytes(),
+    );
     assert_eq!(pipe.read(), Reply::Int(1));
     assert_eq!(pipe.read(), Reply::Null, "held by lease");
     assert!(pipe.read().int() > 0);

@@ -40,26 +40,6 @@ const LIMIT: &[Row] = &[
     ("LOCK.SHARE k a 1", "nil"),
 ];
 
-/// A share is a read count: readers count, and no limit refuses them. Writers exclude, and are excluded.
-const OTHER_MODES: &[Row] = &[
-    ("LOCK.RW k a READ", "#1"),
-    ("LOCK.SHARE k b 2", "#2"),
-    ("LOCK.SHARE k c 2", "nil"),
-    ("LOCK.RW k c READ", "#3"),
-    ("LOCK.MACQUIRE 1 k d READ", "[#4]"),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #4 shares 4 holding 4 holders []]"),
-    ("LOCK.ACQUIRE k e", "nil"),
-    ("LOCK.MRELEASE 1 k d", "[0]"),
-    ("LOCK.RELEASE k c", "0"),
-    ("LOCK.RELEASE k a", "0"),
-    // WRITE of the only holder is an upgrade, with a new fence.
-    ("LOCK.ACQUIRE k b", "#5"),
-    ("LOCK.SHARE k c 9", "nil"),
-    ("LOCK.RELEASE k b WRITE", "1"),
-    ("LOCK.SHARE k c 2", "#6"),
-    ("LOCK.ACQUIRE k b", "nil"),
-];
-
 /// After a lost reply: at least so many shares, and none beside them.
 const RETRY: &[Row] = &[
     ("LOCK.SHARE k a 3 TAKE 2 RETRY 2", "#1"),
@@ -96,11 +76,6 @@ const HOLDS: &[Row] = &[
 #[test]
 fn shares_are_granted_up_to_the_limit_and_not_one_more() {
     play_in(&Server::new(), EVERYWHERE, LIMIT);
-}
-
-#[test]
-fn readers_count_and_are_not_limited_and_writers_exclude_shares() {
-    play_in(&Server::new(), EVERYWHERE, OTHER_MODES);
 }
 
 #[test]

@@ -4,14 +4,9 @@
 use crate::harness::transcript::Stage;
 use testbed::Server;
 
-fn plays(rows: &[(&'static str, &'static str)]) {
-    let server = Server::new();
-    Stage::new(&server).play(rows);
-}
-
 #[test]
 fn a_reader_that_reads_once_more_may_close_a_cycle() {
-    plays(&[
+    Stage::alone().play(&[
         ("LOCK.RW j a READ", "#1"),
         ("LOCK.SHARE j x 2", "#2"),
         ("LOCK.ACQUIRE k b", "#3"),

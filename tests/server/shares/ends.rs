@@ -2,6 +2,7 @@
 
 use crate::harness::connection::Connection;
 use crate::harness::transcript::Stage;
+use crate::harness::turn::{Way, turn};
 use testbed::{Server, wait_for};
 
 #[test]
@@ -25,9 +26,7 @@ fn shares_whose_client_was_killed_before_it_was_told_are_taken_back_all_of_them(
     let killed = Connection::waiting(&server, "LOCK.SHARE k b 3 TAKE 3 PX 600000 BLOCK 0");
     stage.play(&[("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits")]);
     // Both in one turn: the grant comes before its client goes.
-    let mut wire = Connection::resp2(&server);
-    wire.send_line(&format!("MULTI\r\nLOCK.RELEASE k a ALL\r\nCLIENT KILL ID {}\r\nEXEC", killed.id()));
-    (0..4).for_each(|_| drop(wire.read()));
+    turn(&server, Way::Exec, &["LOCK.RELEASE k a ALL", &killed.kill()]);
     stage.until("lock_taken_back", 1);
     wait_for("the next to be served", || conn.lock_info("k").is_some_and(|info| info.holders[0].owner == b"c"));
     assert_eq!(conn.lock_info("k").unwrap().holders[0].reads, 2);

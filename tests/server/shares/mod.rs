@@ -3,7 +3,6 @@
 mod counting;
 mod deadlocks;
 mod ends;
-mod order;
 mod places;
 
 /// The refusal of a holder that would have to wait for more.

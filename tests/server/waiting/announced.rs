@@ -1,11 +1,9 @@
 //! The keyspace event `lock.wait`: when a request begins to wait, and at no other time.
 
+use crate::harness::texts::TAKEN_OVER;
 use crate::harness::transcript::{Row, Stage};
 use crate::places::Events;
 use testbed::Server;
-
-/// The answer to a request whose place a later request of its owner has taken over.
-const TAKEN_OVER: &str = "UNBLOCKED lock wait ended: a later request of this owner waits there now";
 
 /// Plays rows on a server of their own, each with the events that it sends.
 #[track_caller]

@@ -3,9 +3,8 @@
 
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::texts::UNBLOCKED;
 use testbed::{Server, Setup, Signal, wait_for};
-
-const BY_COMMAND: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 #[test]
 fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
@@ -30,7 +29,7 @@ fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
             }
             "error" => {
                 assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &writer.id().to_string(), "ERROR"]), Some(1));
-                Reply::error(BY_COMMAND)
+                Reply::error(UNBLOCKED)
             }
             "close" => {
                 drop(writer);
@@ -77,7 +76,7 @@ fn a_client_that_leaves_the_middle_of_a_queue_is_passed_over() {
     parked[3].only_reply().int();
     assert_eq!(holders(&mut conn, "k"), ["w4"]);
     assert_eq!(parked[0].read(), Reply::Closed);
-    assert_eq!(parked[1].only_reply(), Reply::error(BY_COMMAND));
+    assert_eq!(parked[1].only_reply(), Reply::error(UNBLOCKED));
     assert_eq!(parked[2].only_reply(), Reply::Null);
     // They may wait again.
     for waiter in &mut parked[1..3] {
@@ -145,7 +144,7 @@ fn a_server_that_ends_lets_go_of_everybody() {
 #[test]
 fn a_server_that_waits_for_its_replicas_before_it_ends_grants_nothing() {
     // Writes are paused then; replication all the same aborts the server.
-    let primary = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0");
+    let primary = Server::setup().option("appendonly", "yes");
     let mut primary = primary.option("shutdown-timeout", "10").start();
     let replica = Server::new();
     replica.follow(&primary);

@@ -5,7 +5,7 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::{acl_load_closes_at_once, subscribers_can_wait};
 use crate::harness::state::{holders, let_it_tick, taken_back};
-use crate::waiting::races::scene::{Way, turn};
+use crate::harness::turn::{Way, turn};
 use std::fs;
 use testbed::{Client, Server, Setup, Value, wait_for};
 
@@ -156,7 +156,7 @@ impl Row {
             Step::Sleep => Some("DEBUG SLEEP 2.1"),
             Step::Nothing => None,
         };
-        turn(server, way, &order.iter().filter_map(command).map(str::to_owned).collect::<Vec<_>>());
+        turn(server, way, &order.iter().filter_map(command).collect::<Vec<_>>());
         // Redis 8.6 with I/O threads may serve these commands on its way to sleep. Then it sends the client what it has
         // to read before it answers it, in the next turn. The client is below its limit by then, and is not closed.
         let escaped = fate == Fate::SoftLimit && has_its_grant(&mut condemned, &mut conn);
@@ -235,7 +235,7 @@ fn an_owner_that_is_heard_of_keeps_what_its_closed_client_did_not_learn_of() {
             waits(&mut conn, &mut condemned, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
             let mut next = Connection::resp2(&server);
             waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
-            turn(&server, way, &["LOCK.RELEASE k h", heard, "ACL DELUSER u"].map(str::to_owned));
+            turn(&server, way, &["LOCK.RELEASE k h", heard, "ACL DELUSER u"]);
             wait_for("it to be closed", || condemned.has_ended());
             let_it_tick(&mut conn);
             assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["w".to_owned()], 0), "{heard} {way:?}");
@@ -259,7 +259,7 @@ fn a_client_that_waits_again_before_it_is_closed_loses_both() {
     condemned.send_line("LOCK.ACQUIRE j w PX 600000 BLOCK 0");
     let mut next = Connection::resp2(&server);
     waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
-    turn(&server, Way::Pipelined, &["LOCK.RELEASE k h", Fate::Tracking.command()].map(str::to_owned));
+    turn(&server, Way::Pipelined, &["LOCK.RELEASE k h", Fate::Tracking.command()]);
     next.read().int();
     wait_for("it to be closed", || condemned.has_ended());
     assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["n".to_owned()], 1));
@@ -340,7 +340,7 @@ fn a_grant_that_nobody_learnt_of_is_taken_back_where_it_went() {
             waits(&mut conn, &mut next, &format!("LOCK.MACQUIRE 2 {key} bar n PX 600000 BLOCK 0"));
             let end = end.replace("%w", &id);
             let commands: Vec<&str> = ["LOCK.RELEASE k h"].iter().chain(*steps).copied().chain([&*end]).collect();
-            turn(&server, Way::Exec, &commands.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            turn(&server, Way::Exec, &commands);
             wait_for("it to be closed", || condemned.has_ended());
             wait_for(&row, || taken_back(&mut conn) == *expected);
             // A swap took the other key along.
@@ -370,7 +370,7 @@ fn a_grant_of_several_keys_is_taken_back_in_each_database_that_one_went_to() {
     let id = condemned.say("CLIENT ID").int().to_string();
     waits(&mut conn, &mut condemned, "LOCK.MACQUIRE 4 a b c d w PX 600000 BLOCK 0");
     let commands = ["LOCK.RELEASE a h", "MOVE b 1", "MOVE d 1", "RENAME a z", &format!("CLIENT KILL ID {id}")];
-    turn(&server, Way::Exec, &commands.map(str::to_owned));
+    turn(&server, Way::Exec, &commands);
     wait_for("all to be taken back", || taken_back(&mut conn) == 4);
     for key in ["a", "b", "c", "d", "z"] {
         assert!(conn.lock_info(key).is_none() && other.lock_info(key).is_none(), "{key}");

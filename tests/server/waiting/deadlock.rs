@@ -33,23 +33,6 @@ const UPGRADES: &[Row] = &[
     ("b: LOCK.RELEASE k b", "0 | a: #3"),
 ];
 
-/// A key of another database is another key, and an owner the same owner.
-const DATABASES: &[Row] = &[
-    ("LOCK.ACQUIRE k b", "#1"),
-    ("LOCK.ACQUIRE j a", "#2"),
-    ("x: SELECT 1", "OK"),
-    ("x: LOCK.ACQUIRE k x", "#3"),
-    ("a: SELECT 1", "OK"),
-    ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
-    // What a waits for is not the k that b holds.
-    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
-    // The key that x holds lies in a database that this connection has not selected, and perhaps may not.
-    ("x2: LOCK.ACQUIRE j x BLOCK 0", "DEADLOCK x -> j -> a -> ? -> x"),
-    ("x2: LOCK.ACQUIRE new x BLOCK 0", "#4"),
-    ("x: EXISTS k", "1"),
-    ("x: EXISTS new", "0"),
-];
-
 /// Names are bytes: none of them may break the error's line, or make it endless.
 const NAMES: &[Row] = &[
     (r#"LOCK.ACQUIRE "two words" "\x00\xff\r\n""#, "#1"),
@@ -72,8 +55,8 @@ const NAMES: &[Row] = &[
 #[test]
 fn a_wait_that_would_never_end_is_refused_with_the_cycle_named() {
     // All in the cycle hang until a lease ends; without the names no user finds the two programs that differ in order.
-    for rows in [TWO, UPGRADES, DATABASES, NAMES] {
-        Stage::new(&Server::new()).play(rows);
+    for rows in [TWO, UPGRADES, NAMES] {
+        Stage::alone().play(rows);
     }
 }
 
@@ -213,8 +196,7 @@ const TWO_DATABASES_LATE: &[Row] = &[
 fn keys_of_other_databases_than_the_askers_are_not_named() {
     // The requester may not be allowed to select them: Valkey has ACL rules for databases.
     for rows in [TWO_DATABASES, TWO_DATABASES_LATE] {
-        let server = Server::new();
-        Stage::new(&server).play(rows);
+        Stage::alone().play(rows);
     }
 }
 

@@ -8,10 +8,8 @@ use testbed::Server;
 
 /// A transcript, and a stream of what the server sends meanwhile.
 pub(crate) struct Scene<'s> {
-    server: &'s Server,
     pub(crate) stage: Stage<'s>,
     stream: Stream,
-    in_file: usize,
     /// When it was looked last, by the wall clock.
     since_ms: u64,
 }
@@ -22,12 +20,21 @@ fn wall_ms() -> u64 {
 
 /// A server whose every effect is to be seen.
 pub(crate) fn server() -> Server {
-    Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start()
+    Server::setup().option("appendonly", "yes").start()
 }
 
 impl Scene<'_> {
+    /// On a server of its own.
+    pub(crate) fn alone() -> Scene<'static> {
+        Scene::with(Stage::owning(server()))
+    }
+
     pub(crate) fn new(server: &Server) -> Scene<'_> {
-        Scene { server, stage: Stage::new(server), stream: Stream::of(server), in_file: 0, since_ms: wall_ms() }
+        Scene::with(Stage::new(server))
+    }
+
+    fn with(stage: Stage<'_>) -> Scene<'_> {
+        Scene { stream: Stream::of(stage.server()), stage, since_ms: wall_ms() }
     }
 
     /// Plays the rows and compares what was sent with what is expected; `#1` is the first fence, `~` any number. Of
@@ -35,10 +42,7 @@ impl Scene<'_> {
     #[track_caller]
     pub(crate) fn check(&mut self, rows: &[Row], expected: &[&str]) {
         self.stage.play(rows);
-        let sent = self.stream.commands(self.server);
-        let file = self.server.aof_tail();
-        assert_eq!(&file[self.in_file..], sent, "replicas and file must receive the same");
-        self.in_file = file.len();
+        let sent = self.stream.commands_and_file(self.stage.server());
         let now_ms = wall_ms();
         for lease in sent.iter().filter(|command| command[0] == "LOCK.HOLD" && command.len() > 7) {
             let [deadline, left] = [6, 7].map(|at| lease[at].parse::<u64>().unwrap());
@@ -70,8 +74,7 @@ impl Scene<'_> {
 #[test]
 fn a_release_and_the_grant_that_follows_are_sent_as_one() {
     // Between the two, a replica that takes over would give the lock to any requester.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(&[("LOCK.ACQUIRE k a PX 60000", "#1")], &["LOCK.HOLD k a 0 1 #1 ~ 60000"]);
     scene.check(&[("LOCK.ACQUIRE k a PX 60000", "#1")], &["LOCK.HOLD k a 0 2 #1 ~ 60000"]);
     // To wait changes nothing that others must know of.
@@ -105,8 +108,7 @@ fn a_release_and_the_grant_that_follows_are_sent_as_one() {
 #[test]
 fn an_upgrade_and_a_downgrade_hand_on_as_one_too() {
     // The same for holds that stay, in another mode.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[("LOCK.RW k a READ PX 60000", "#1"), ("LOCK.RW k b READ PX 60000", "#2")],
         &["LOCK.HOLD k a 1 0 #1 ~ 60000", "LOCK.HOLD k b 1 0 #2 ~ 60000"],
@@ -128,8 +130,7 @@ fn an_upgrade_and_a_downgrade_hand_on_as_one_too() {
 #[test]
 fn a_lapse_and_the_grant_that_follows_are_sent_as_one() {
     // No client sends a command here: the timer must keep the two together by itself.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[
             ("LOCK.ACQUIRE k a PX 60000", "#1"),
@@ -172,8 +173,7 @@ fn a_lease_found_over_by_a_command_hands_on_in_the_step_of_that_command() {
 #[test]
 fn a_waiter_that_leaves_replicates_what_those_behind_are_granted_and_nothing_else() {
     // A wait is no fact, its end neither; the grants to readers that follow from it are.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[
             ("LOCK.RW k a READ PX 60000", "#1"),
@@ -207,8 +207,7 @@ fn a_waiter_that_leaves_replicates_what_those_behind_are_granted_and_nothing_els
 #[test]
 fn a_transaction_and_a_script_hand_on_within_their_own_step() {
     // The waiter is granted before the next command of the transaction, which must see it.
-    let server = server();
-    let mut scene = Scene::new(&server);
+    let mut scene = Scene::alone();
     scene.check(
         &[
             ("LOCK.ACQUIRE k a PX 60000", "#1"),

@@ -2,8 +2,10 @@
 //! does. Which waiter is granted, and in which order replicas and the file learn of it.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::payload::{dump, restore_over};
 use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
 use crate::harness::stream::Stream;
+use crate::harness::texts::WRONGTYPE;
 use crate::harness::transcript::{Row, Stage};
 use testbed::{Client, Server, Signal, wait_for};
 
@@ -14,23 +16,20 @@ const QUEUE: &[Row] = &[
     ("c: LOCK.ACQUIRE k c PX 600000 BLOCK 0", "waits"),
 ];
 
-const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
 /// A transcript, and streams of the server's file and of its link to replicas.
 struct Scene {
     stage: Stage<'static>,
     conn: Client,
     stream: Stream,
-    in_file: usize,
 }
 
 impl Scene {
     /// Begins with these rows, and with what is sent after them.
     fn after(rows: &[Row]) -> Scene {
-        let server = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+        let server = Server::setup().option("appendonly", "yes").start();
         let stream = Stream::of(&server);
         let stage = Stage::owning(server);
-        let mut scene = Scene { conn: stage.connect(), stage, stream, in_file: 0 };
+        let mut scene = Scene { conn: stage.connect(), stage, stream };
         scene.stage.play(rows);
         scene.sent();
         scene
@@ -43,10 +42,7 @@ impl Scene {
 
     /// What replicas and the file were sent since the last call: of a fact its key, owner and counts.
     fn sent(&mut self) -> Vec<String> {
-        let sent = self.stream.commands(self.stage.server());
-        let file = self.stage.server().aof_tail();
-        assert_eq!(&file[self.in_file..], sent, "replicas and file must receive the same");
-        self.in_file = file.len();
+        let sent = self.stream.commands_and_file(self.stage.server());
         let facts = sent.iter().map(|command| match &*command[0] {
             "LOCK.HOLD" => format!("HOLD {}", command[1..5].join(" ")),
             _ => command.join(" "),
@@ -144,17 +140,15 @@ fn when_a_lock_is_overwritten_its_waiters_are_told() {
         ("COPY string k REPLACE", "1"),
         ("SORT list STORE k", "1"),
         ("SINTERSTORE k set", "1"),
-        ("RESTORE k 0 string REPLACE", "OK"),
+        ("RESTORE", "OK"),
     ] {
         let mut scene = Scene::after(QUEUE);
         scene.play(&[("SET string x", "OK"), ("RPUSH list 1", "1"), ("SADD set 1", "1")]);
         // It wants a string.
         scene.play(&[("GETSET k string", WRONGTYPE), ("b:", "waits")]);
-        let dumped = scene.stage.ask(&["DUMP", "string"]);
-        let Reply::Bulk(payload) = dumped else { panic!("{dumped:?}") };
-        if command.starts_with("RESTORE") {
-            let restored = scene.stage.ask(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]);
-            assert_eq!(restored, Reply::simple(reply));
+        if command == "RESTORE" {
+            let payload = dump(&mut scene.conn, "string");
+            restore_over(&mut scene.conn, "k", &payload).unwrap();
         } else {
             scene.play(&[(command, reply)]);
         }
@@ -414,9 +408,8 @@ fn waiters_see_the_new_holder_when_a_lock_is_restored_over_another() {
     // They would wait for a holder that is gone; or, if the payload's holder is one of them, for themselves.
     let mut scene = Scene::after(QUEUE);
     scene.play(&[("LOCK.ACQUIRE source B PX 600000", "#2"), ("B: LOCK.ACQUIRE k B PX 600000 BLOCK 0", "waits")]);
-    let dumped = scene.stage.ask(&["DUMP", "source"]);
-    let Reply::Bulk(payload) = dumped else { panic!("{dumped:?}") };
-    assert_eq!(scene.stage.ask(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]), Reply::simple("OK"));
+    let payload = dump(&mut scene.conn, "source");
+    restore_over(&mut scene.conn, "k", &payload).unwrap();
     // B's own hold lies there: it asks again, and never has to wait for others then.
     let_it_tick(&mut scene.conn);
     scene.play(&[("b:", "waits"), ("c:", "waits")]);
@@ -509,7 +502,7 @@ fn waiters_are_judged_by_what_a_transaction_or_script_leaves() {
 #[test]
 fn waiting_for_replicas_after_a_wait_covers_the_grant() {
     // WAIT would count replicas that have not seen the grant, because another client's command made it.
-    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let primary = Server::new();
     let replica = Server::new();
     replica.follow(&primary);
     let mut stage = Stage::new(&primary);

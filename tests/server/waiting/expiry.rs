@@ -2,6 +2,7 @@
 //! it deletes such a key when somebody opens it, and nobody does so but the module.
 
 use crate::harness::connection::{Connection, Reply};
+use crate::harness::payload::dump;
 use crate::harness::state::{holders, let_it_tick, waiters};
 use testbed::{Client, Server, Setup, wait_for};
 
@@ -44,7 +45,7 @@ fn give_time_to_live(conn: &mut Client, key: &str, way: &str) {
     let way = way.replace("KEY", key).replace("<end>", &end);
     if let Some(rest) = way.strip_prefix("RESTORE ") {
         let (_, ms) = rest.split_once(' ').unwrap();
-        let payload: Vec<u8> = redis::from_redis_value(conn.call(&["DUMP", key]).unwrap()).unwrap();
+        let payload = dump(conn, key);
         conn.call(&[b"RESTORE", key.as_bytes(), ms.as_bytes(), &payload, b"REPLACE"]).unwrap();
     } else {
         assert_eq!(conn.int(&way.split(' ').collect::<Vec<_>>()), Some(1), "{way}");

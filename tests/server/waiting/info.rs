@@ -1,6 +1,7 @@
 //! What LOCK.INFO and INFO say of waiters, and how many may wait.
 
 use crate::harness::connection::Connection;
+use crate::harness::texts::{UNBLOCKED, WRONGTYPE};
 use crate::harness::transcript::{Row, Stage};
 use std::time::Instant;
 use testbed::{PATIENCE, Server, wait_for};
@@ -39,7 +40,7 @@ const SHOWN: &[Row] = &[
 #[test]
 fn lock_info_shows_waiters_in_order() {
     // An operator who searches for the holder that blocks every waiter must see all holders, in the order of service.
-    Stage::new(&Server::new()).play(SHOWN);
+    Stage::alone().play(SHOWN);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn info_counts_how_waits_begin_and_end() {
     expect("its client went", [4, 1, 1, 1, 0, 0, 1, 1]);
     stage.play(&[("d2: LOCK.ACQUIRE j d BLOCK 0 RETRY 1", "waits"), ("d:", "nil")]);
     expect("its place was taken over", [5, 1, 1, 2, 0, 0, 1, 1]);
-    stage.play(&[("CLIENT UNBLOCK %d2 ERROR", "1"), ("d2:", "UNBLOCKED client unblocked via CLIENT UNBLOCK")]);
+    stage.play(&[("CLIENT UNBLOCK %d2 ERROR", "1"), ("d2:", UNBLOCKED)]);
     expect("it was unblocked with an error", [5, 1, 1, 3, 0, 0, 0, 0]);
     stage.play(&[("f: LOCK.ACQUIRE j b BLOCK 0", "waits"), ("CLIENT UNBLOCK %f", "1"), ("f:", "nil")]);
     expect("it was unblocked as if its time was up", [6, 1, 2, 3, 0, 0, 0, 0]);
@@ -115,7 +116,7 @@ fn info_counts_how_waits_begin_and_end() {
         ("g: LOCK.ACQUIRE k x BLOCK 0", "DEADLOCK x -> k -> b -> j -> x"),
     ]);
     expect("refused for a deadlock", [7, 1, 2, 3, 1, 0, 1, 1]);
-    stage.play(&[("SET j text", "OK"), ("f:", "WRONGTYPE Operation against a key holding the wrong kind of value")]);
+    stage.play(&[("SET j text", "OK"), ("f:", WRONGTYPE)]);
     expect("sent away", [7, 1, 2, 4, 1, 0, 0, 0]);
 }
 

@@ -2,7 +2,8 @@
 //! tried once there.
 
 use crate::harness::connection::{Connection, Reply, Way};
-use crate::harness::transcript::{Row, Stage, play_in};
+use crate::harness::texts::WRONGTYPE;
+use crate::harness::transcript::{Row, play_in};
 use testbed::{Server, wait_for};
 
 /// BLOCK means: try once. Everything else as outside.
@@ -24,7 +25,7 @@ const ONCE: &[Row] = &[
     ("LOCK.RW k c WRITE BLOCK 0", "nil"),
     ("LOCK.ACQUIRE k * BLOCK soon", "ERR BLOCK must be a whole number from 0 to 315360000000"),
     ("SET s text", "OK"),
-    ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ("LOCK.ACQUIRE s a BLOCK 0", WRONGTYPE),
 ];
 
 #[test]
@@ -53,20 +54,6 @@ fn a_call_from_another_module_is_tried_once() {
 }
 
 #[test]
-fn a_request_without_block_does_not_pass_waiters() {
-    // Every transaction would go before the whole queue.
-    Stage::alone().play(&[
-        ("LOCK.RW k a READ", "#1"),
-        ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
-        ("t: MULTI", "OK"),
-        ("t: LOCK.RW k t READ BLOCK 0", "QUEUED"),
-        ("t: LOCK.RELEASE k a", "QUEUED"),
-        ("t: LOCK.ACQUIRE k t BLOCK 0", "QUEUED"),
-        ("t: EXEC", "[nil 0 nil] | w: #2"),
-    ]);
-}
-
-#[test]
 fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
     // On some servers such a client cannot be made to wait: it must not stand in the queue then, with no client to
     // answer.
@@ -88,28 +75,4 @@ fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
     assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
     conn.get::<i64>(&["PUBLISH", "news", "hello"]);
     assert_eq!(waiter.read(), Reply::Push(["message", "news", "hello"].map(Reply::bulk).to_vec()));
-}
-
-#[test]
-fn a_refused_request_stands_in_no_line() {
-    // It has its answer; a place in the queue as well would get a lock for no client.
-    let mut stage = Stage::alone();
-    stage.play(&[
-        ("SET s text", "OK"),
-        ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),
-        ("LOCK.RW s a READ BLOCK 5 RETRY 1", "WRONGTYPE Operation against a key holding the wrong kind of value"),
-        ("LOCK.ACQUIRE k a", "#1"),
-        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
-        ("LOCK.ACQUIRE k b BLOCK 0", "ERR owner already waits there: use RETRY"),
-        ("LOCK.RW k b WRITE BLOCK 5 PX 1", "ERR owner already waits there: use RETRY"),
-        ("LOCK.ACQUIRE k * BLOCK 0 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
-        ("LOCK.ACQUIRE k c BLOCK -1", "ERR BLOCK must be a whole number from 0 to 315360000000"),
-        ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1]"),
-        ("b:", "waits"),
-        // What lies there now can have no queue.
-        ("SET k text", "OK | b: WRONGTYPE Operation against a key holding the wrong kind of value"),
-        ("DEL k s", "2"),
-        ("EXISTS k s", "0"),
-    ]);
-    stage.until("lock_waiters", 0);
 }

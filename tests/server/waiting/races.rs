@@ -10,9 +10,11 @@ pub(crate) mod scene;
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::lapses::alone;
 use crate::harness::state::{let_it_tick, taken_back};
+use crate::harness::texts::UNBLOCKED;
 use crate::harness::transcript::{Names, Stage};
+use crate::harness::turn::{CLOSE, PASS, WAYS, Way, turn, while_stopped};
 use crate::waiting::effects;
-use scene::{CLOSE, PASS, PROMPT, Scene, UNBLOCKED, WAYS, Way, parked, server, turn, while_stopped};
+use scene::{PROMPT, Scene, server};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -225,8 +227,8 @@ fn a_waiter_behind_one_that_is_gone_is_granted_at_once() {
     let mut conn = server.connect();
     for end in ["CLIENT KILL ID", "CLIENT UNBLOCK", "close"] {
         let fence = conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).expect("free");
-        let mut writer = parked(&server, &mut conn, "LOCK.RW k b WRITE PX 600000 BLOCK 0");
-        let mut reader = parked(&server, &mut conn, "LOCK.RW k c READ PX 600000 BLOCK 0");
+        let mut writer = Connection::waiting(&server, "LOCK.RW k b WRITE PX 600000 BLOCK 0");
+        let mut reader = Connection::waiting(&server, "LOCK.RW k c READ PX 600000 BLOCK 0");
         let start = Instant::now();
         match end {
             "close" => writer.close(),
@@ -245,7 +247,7 @@ fn grants_that_are_lost_one_after_the_other_reach_the_last() {
     for way in WAYS {
         let mut scene = Scene::new(&server, "k");
         let mut conn = server.connect();
-        let mut last = parked(&server, &mut conn, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
+        let mut last = Connection::waiting(&server, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
         scene.turn(way, &["LOCK.RELEASE $k a", "CLIENT UNBLOCK $b ERROR", "CLIENT KILL ID $c"]);
         assert!(last.only_reply().int() > scene.fence_a);
         assert_eq!(conn.info("lock", "lock_waiters"), "0");
@@ -268,7 +270,7 @@ fn only_what_a_lost_upgrade_added_is_taken_back_and_its_reads_have_the_fence_tha
             ("c: LOCK.RW k c READ PX 600000 BLOCK 0", "waits"),
         ]);
         let error = if end == "CLIENT UNBLOCK" { " ERROR" } else { "" };
-        turn(&server, way, &["LOCK.RELEASE k a".to_owned(), format!("{end} {}{error}", stage.waiter("b").id())]);
+        turn(&server, way, &["LOCK.RELEASE k a", &format!("{end} {}{error}", stage.waiter("b").id())]);
         let told = stage.waiter("b").read();
         assert_eq!(told, if error.is_empty() { Reply::Closed } else { Reply::error(UNBLOCKED) });
         // Once the write is gone, a reader fits in, with a fence above all that were given.
@@ -330,8 +332,8 @@ fn replicas_learn_of_a_lost_grant_of_its_end_and_of_the_next_in_order() {
             ],
             &["LOCK.HOLD k a 0 1 #1 ~ 600000"],
         );
-        let kill = format!("CLIENT KILL ID {}", scene.stage.waiter("b").id());
-        turn(&server, way, &["LOCK.RELEASE k a".to_owned(), kill]);
+        let kill = scene.stage.waiter("b").kill();
+        turn(&server, way, &["LOCK.RELEASE k a", &kill]);
         scene.stage.until("lock_handed_off", 2);
         // The release and the grant in one transaction, the end of the grant and the next one in another.
         let first = ["MULTI", "LOCK.HOLD k a 0 0 #1", "LOCK.HOLD k b 0 1 #2 ~ 600000", "EXEC"];
@@ -397,7 +399,7 @@ fn a_waiter_that_is_killed_with_its_successor_leaves_nothing() {
             successor.send_line("LOCK.ACQUIRE k b PX 600000 BLOCK 0 RETRY 1");
             assert_eq!(scene.b.only_reply(), Reply::Null);
             let mut second = Connection::resp2(&server);
-            let [kill, kill_second] = [&successor, &second].map(|link| format!("CLIENT KILL ID {}", link.id()));
+            let [kill, kill_second] = [&successor, &second].map(|link| link.kill());
             // The successor's successor arrives in the very turn that ends both.
             while_stopped(&server, || second.send_line("LOCK.ACQUIRE k b PX 600000 BLOCK 0 RETRY 1"));
             assert_eq!(successor.read(), Reply::Null);
@@ -416,7 +418,7 @@ fn a_place_that_is_taken_over_and_lost_in_one_turn_is_lost_for_both() {
     let server = server();
     let mut scene = Scene::new(&server, "k");
     let mut successor = Connection::resp2(&server);
-    let kills = [scene.words("CLIENT KILL ID $b"), format!("CLIENT KILL ID {}", successor.id())];
+    let kills = [scene.words("CLIENT KILL ID $b"), successor.kill()];
     let mut killer = Connection::resp2(&server);
     while_stopped(&server, || {
         successor.send_line("LOCK.ACQUIRE k b PX 600000 BLOCK 0 RETRY 1");
@@ -470,7 +472,7 @@ fn a_thousand_waiters_that_are_killed_at_once_leave_nothing() {
     // Thirty kilobytes for each would be thirty million.
     assert!(after[2] < after[0] + 500_000, "{after:?}");
     // The lock is as it was, and is handed on.
-    let mut next = parked(&server, &mut conn, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
+    let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
     assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
     assert!(next.only_reply().int() > 0);
 }

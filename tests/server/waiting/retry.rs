@@ -59,7 +59,7 @@ fn a_request_sent_again_counts_once() {
     // The reply was lost, not the request. To count it twice keeps the lock after its release; to lose the place in the
     // queue starves a client with a bad network.
     for rows in [PLACE, HELD] {
-        Stage::new(&Server::new()).play(rows);
+        Stage::alone().play(rows);
     }
 }
 

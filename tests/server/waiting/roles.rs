@@ -5,13 +5,14 @@ use crate::harness::connection::{Connection, Reply};
 use crate::harness::hold_back::HoldBack;
 use crate::harness::servers::not_run;
 use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::texts::UNBLOCKED;
 use std::time::{Duration, Instant};
 use testbed::{Server, Setup, Signal, wait_for};
 
 const REPLICA_NOW: &str = "UNBLOCKED lock wait ended: this node is a replica now";
 
 pub(crate) fn primary() -> Setup {
-    Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes")
+    Server::setup().option("appendonly", "yes")
 }
 
 /// The wait is ended by us or by the server itself, with or without the connection.
@@ -142,7 +143,7 @@ fn nothing_is_granted_during(server: &Server, hold_back: &HoldBack<'_>) {
     assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &crowd.readers[4].id().to_string(), "TIMEOUT"]), Some(1));
     assert_eq!(crowd.readers[4].only_reply(), Reply::Null);
     assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &crowd.readers[3].id().to_string(), "ERROR"]), Some(1));
-    assert_eq!(crowd.readers[3].only_reply(), Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"));
+    assert_eq!(crowd.readers[3].only_reply(), Reply::error(UNBLOCKED));
     // The timeout of one has passed, and the lease of `k` and the time to live of `volatile` with it.
     assert_eq!(short.read(), Reply::Null, "timeouts are answered");
     wait_for("the lease to be over", || holders(&mut conn, "k").is_empty());

@@ -116,13 +116,14 @@ fn check(lock: Option<&Lock>, update: &Update, limits: &Limits, wall: WallTime) 
         return Err(Refusal::FenceFarAhead);
     }
     let (Some(lock), Update::State(record)) = (lock, update) else { return Ok(()) };
-    if record.is_removal() {
+    if record.state.is_end() {
         return Ok(());
     }
     let owner = record.owner.as_bytes();
-    let excludes = record.writes > 0
+    let excludes = record.state.writes > 0
         || lock.holds.any().is_some_and(|(holder, hold)| holder != &record.owner && hold.writes() > 0);
-    let same_fence = |(holder, hold): (&Owner, &Hold)| Some(hold.fence()) == record.fence && holder != &record.owner;
+    let same_fence =
+        |(holder, hold): (&Owner, &Hold)| Some(hold.fence()) == record.state.fence && holder != &record.owner;
     if lock.held_by_other(owner) && (excludes || lock.holds.iter().any(same_fence)) {
         return Err(Refusal::BreaksLock);
     }

@@ -5,7 +5,7 @@ use super::hold::{Epoch, Hold};
 use super::limits::LEASE_CEILING;
 use super::owner::{Note, Owner};
 use super::state::State;
-use super::time::{Millis, Now, WallTime};
+use super::time::Now;
 use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
@@ -13,16 +13,8 @@ use alloc::vec::Vec;
 pub struct HoldRecord {
     /// The holder.
     pub owner: Owner,
-    /// How often for reading; 0 with 0 writes removes the hold.
-    pub reads: u32,
-    /// How often for writing.
-    pub writes: u32,
-    /// Its fence; only a removal may lack it.
-    pub fence: Option<Fence>,
-    /// When the lease ends, by the wall clock of the node that wrote this.
-    pub wall_deadline: WallTime,
-    /// The rest of the lease when this was written.
-    pub left: Millis,
+    /// What it says of the hold.
+    pub state: State,
     /// The holder's note about itself.
     pub note: Option<Note>,
 }
@@ -58,43 +50,24 @@ pub enum Origin {
 }
 
 impl HoldRecord {
-    /// True if it says that the hold is gone.
-    #[must_use]
-    pub fn is_removal(&self) -> bool {
-        self.reads == 0 && self.writes == 0
-    }
-
     /// The record of a hold as it stands now.
     #[must_use]
     pub fn of(owner: &Owner, hold: &Hold, now: Now) -> HoldRecord {
-        HoldRecord::new(owner.clone(), State::of(hold, now), hold.note().cloned())
+        HoldRecord { owner: owner.clone(), state: State::of(hold, now), note: hold.note().cloned() }
     }
 
-    /// The record of a hold in this state.
-    #[must_use]
-    pub fn new(owner: Owner, state: State, note: Option<Note>) -> HoldRecord {
-        let State { reads, writes, fence, wall_deadline, left } = state;
-        HoldRecord { owner, reads, writes, fence, wall_deadline, left, note }
-    }
-
-    /// The state that the hold is in.
-    #[must_use]
-    pub fn state(&self) -> State {
-        let HoldRecord { reads, writes, fence, wall_deadline, left, .. } = *self;
-        State { reads, writes, fence, wall_deadline, left }
-    }
-
-    /// The hold that this record describes, carried here now; None for a removal.
+    /// The hold that this record describes, carried here now; None for an end.
     pub(crate) fn hold(&self, origin: Origin, now: Now) -> Option<Hold> {
-        if self.is_removal() {
+        let state = self.state;
+        if state.is_end() {
             return None;
         }
         let left = match origin {
-            Origin::Disk => self.left.min(now.left_until(self.wall_deadline)),
-            Origin::Peer | Origin::Client => self.left,
+            Origin::Disk => state.left.min(now.left_until(state.wall_deadline)),
+            Origin::Peer | Origin::Client => state.left,
         };
-        let mut hold = Hold::new(self.fence?, now.mono + left.min(LEASE_CEILING), now.mono, Epoch::CARRIED);
-        hold.set_counts(self.reads, self.writes);
+        let mut hold = Hold::new(state.fence?, now.mono + left.min(LEASE_CEILING), now.mono, Epoch::CARRIED);
+        hold.set_counts(state.reads, state.writes);
         hold.set_note(self.note.clone());
         Some(hold)
     }
@@ -105,7 +78,7 @@ impl Update {
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
         match self {
-            Update::State(record) => record.fence,
+            Update::State(record) => record.state.fence,
             Update::End(fence) => Some(*fence),
         }
     }

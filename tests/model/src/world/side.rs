@@ -349,7 +349,9 @@ pub fn update_of(change: &Change, now: Now) -> Update {
     let Change { owner, hold, .. } = change;
     match (change.ended, change.ends_writer()) {
         (false, _) => Update::State(HoldRecord::of(owner, hold, now)),
-        (true, false) => Update::State(HoldRecord::new(owner.clone(), State::end(Some(hold.fence())), None)),
+        (true, false) => {
+            Update::State(HoldRecord { owner: owner.clone(), state: State::end(Some(hold.fence())), note: None })
+        }
         (true, true) => Update::End(hold.fence()),
     }
 }

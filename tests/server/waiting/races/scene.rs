@@ -3,33 +3,12 @@
 
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::state::{let_it_tick, taken_back};
+use crate::harness::turn::{Way, turn_of};
 use std::time::{Duration, Instant};
-use testbed::{Client, Server, Signal, stands_still, wait_for};
-
-/// The reply to a client whose wait CLIENT UNBLOCK ends with an error.
-pub(crate) const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
-
-/// In place of a command, where each has its own connection: that of `b` is closed.
-pub(crate) const CLOSE: &str = "(b closes its connection)";
-
-/// In place of a command, where each has its own connection: 3.1 seconds go by.
-pub(crate) const PASS: &str = "(time passes)";
+use testbed::{Client, Server, wait_for};
 
 /// How long a lock may take to be handed on after it could not be delivered. The leases here are far longer.
 pub(crate) const PROMPT: Duration = Duration::from_secs(60);
-
-/// How the commands of one turn reach the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// In one write of one connection.
-    Pipelined,
-    /// Between MULTI and EXEC.
-    Exec,
-    /// Each by a connection of its own, all of them pending when the server polls.
-    Connections,
-}
-
-pub(crate) const WAYS: [Way; 3] = [Way::Pipelined, Way::Exec, Way::Connections];
 
 /// A lock that `a` holds and for which `b` and then `c` wait.
 pub(crate) struct Scene<'s> {
@@ -52,8 +31,8 @@ impl<'s> Scene<'s> {
         let mut conn = server.connect();
         let taken_back_before = taken_back(&mut conn);
         let fence_a = conn.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
-        let b = parked(server, &mut conn, &format!("LOCK.ACQUIRE {key} b PX 600000 {limit}"));
-        let c = parked(server, &mut conn, &format!("LOCK.ACQUIRE {key} c PX 600000 BLOCK 0"));
+        let b = Connection::waiting(server, &format!("LOCK.ACQUIRE {key} b PX 600000 {limit}"));
+        let c = Connection::waiting(server, &format!("LOCK.ACQUIRE {key} c PX 600000 BLOCK 0"));
         Scene { server, conn, key: key.to_owned(), fence_a, b, c, taken_back_before }
     }
 
@@ -61,7 +40,7 @@ impl<'s> Scene<'s> {
     /// clients.
     pub(crate) fn turn(&mut self, way: Way, commands: &[&str]) {
         let commands: Vec<String> = commands.iter().map(|command| self.words(command)).collect();
-        play(self.server, way, &commands, Some(&mut self.b));
+        turn_of(self.server, way, &commands, Some(&mut self.b));
     }
 
     pub(crate) fn words(&self, command: &str) -> String {
@@ -131,97 +110,6 @@ impl<'s> Scene<'s> {
 /// A server whose append-only file can be read by the test.
 pub(crate) fn server() -> Server {
     Server::setup().option("appendonly", "yes").option("appendfsync", "no").start()
-}
-
-/// A client that has sent a command and waits.
-pub(crate) fn parked(server: &Server, conn: &mut Client, command: &str) -> Connection {
-    let before = conn.info_number("lock", "lock_waiters");
-    let mut link = Connection::resp2(server);
-    link.send_line(command);
-    wait_for("the client to wait", || conn.info_number("lock", "lock_waiters") == before + 1);
-    link
-}
-
-/// Lets the server serve these commands in one turn of its loop, and waits until it has.
-pub(crate) fn turn(server: &Server, way: Way, commands: &[String]) {
-    play(server, way, commands, None);
-}
-
-fn play(server: &Server, way: Way, steps: &[String], mut b: Option<&mut Connection>) {
-    let (commands, nulls): (Vec<&str>, Vec<bool>) = steps
-        .iter()
-        .map(|step| step.strip_suffix(" -> null").map_or((step.as_str(), false), |command| (command, true)))
-        .unzip();
-    let replies: Vec<Reply> = match way {
-        Way::Pipelined => {
-            let mut link = Connection::resp2(server);
-            link.send_line(&commands.join("\r\n"));
-            commands.iter().map(|_| link.read()).collect()
-        }
-        Way::Exec => {
-            let mut link = Connection::resp2(server);
-            link.send_line(&format!("MULTI\r\n{}\r\nEXEC", commands.join("\r\n")));
-            assert_eq!(link.read(), Reply::simple("OK"));
-            for command in &commands {
-                assert_eq!(link.read(), Reply::simple("QUEUED"), "{command}");
-            }
-            link.read().items()
-        }
-        Way::Connections => {
-            let mut links: Vec<Connection> = commands.iter().map(|_| Connection::resp2(server)).collect();
-            while_stopped(server, || {
-                for (link, command) in links.iter_mut().zip(&commands) {
-                    match *command {
-                        CLOSE => b.take().expect("of a scene").close(),
-                        PASS => std::thread::sleep(Duration::from_millis(3100)),
-                        _ => link.send_line(command),
-                    }
-                }
-            });
-            let reply = |(link, command): (&mut Connection, &&str)| match *command {
-                CLOSE | PASS => Reply::simple("OK"),
-                _ => link.read(),
-            };
-            links.iter_mut().zip(&commands).map(reply).collect()
-        }
-    };
-    assert_eq!(replies.len(), commands.len());
-    for (command, (reply, null)) in commands.iter().zip(replies.iter().zip(nulls)) {
-        match reply {
-            Reply::Null if null => {}
-            Reply::Int(0) => assert!(command.starts_with("LOCK.RELEASE"), "{command} did nothing"),
-            Reply::Int(_) | Reply::Simple(_) if !null => {}
-            other => panic!("{command}: {other:?}"),
-        }
-    }
-}
-
-/// Does something while the server stands still, so that it finds all of it pending in one turn, in this order.
-///
-/// It is stopped within a command: the kernel gives what happens in the middle of a wait for events in another order.
-pub(crate) fn while_stopped(server: &Server, work: impl FnOnce()) {
-    let mut sleeper = Connection::resp2(server);
-    loop {
-        sleeper.send_line("DEBUG SLEEP 0.2");
-        let is_asleep = || {
-            let syscall = std::fs::read_to_string(format!("/proc/{}/syscall", server.pid())).unwrap();
-            let number = syscall.split(' ').next().and_then(|number| number.parse().ok());
-            number.is_some_and(|number| [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].contains(&number))
-        };
-        let deadline = Instant::now() + Duration::from_millis(100);
-        while !is_asleep() && Instant::now() < deadline {}
-        server.signal(Signal::STOP);
-        wait_for("the server to stand still", || stands_still(server.pid()));
-        if sleeper.is_waiting() {
-            break;
-        }
-        // It slept no more.
-        server.signal(Signal::CONT);
-        assert_eq!(sleeper.read(), Reply::simple("OK"));
-    }
-    work();
-    server.signal(Signal::CONT);
-    assert_eq!(sleeper.read(), Reply::simple("OK"));
 }
 
 /// Whether the facts that replicas and the append-only file learn name no two owners that hold a key for writing at

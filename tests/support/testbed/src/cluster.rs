@@ -14,8 +14,7 @@ impl Cluster {
     pub fn start(primaries: usize, replicas: usize) -> Cluster {
         let node = |_| {
             let setup = Server::setup().cluster_node();
-            let setup = setup.option("cluster-node-timeout", "1500").option("appendonly", "yes");
-            setup.option("repl-diskless-sync-delay", "0").start()
+            setup.option("cluster-node-timeout", "1500").option("appendonly", "yes").start()
         };
         let count = primaries * (1 + replicas);
         let nodes: Vec<Server> = (0..count).map(node).collect();
@@ -70,10 +69,22 @@ impl Cluster {
         (key, slot)
     }
 
-    /// Begins to move a slot from one node to another, key by key. MIGRATE moves the keys.
+    /// A key that one of the nodes serves.
+    pub fn key_of(&self, number: usize) -> String {
+        let mut conn = self.conn(number);
+        (0..).map(|number| format!("j{number}")).find(|key| conn.call(&["EXISTS", key]).is_ok()).unwrap()
+    }
+
+    /// Begins to move a slot from one node to another, key by key.
     pub fn begin_move(&self, slot: &str, old: usize, new: usize) {
         self.conn(new).ok(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &self.id(old)]);
         self.conn(old).ok(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &self.id(new)]);
+    }
+
+    /// Moves a key of such a slot.
+    pub fn migrate(&self, key: &str, old: usize, new: usize) {
+        let port = self.nodes[new].port().to_string();
+        self.conn(old).ok(&["MIGRATE", "127.0.0.1", &port, key, "0", "20000"]);
     }
 
     /// Ends such a move: both nodes know that the slot is the new one's.

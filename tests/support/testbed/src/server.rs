@@ -49,6 +49,11 @@ impl Setup {
         self
     }
 
+    /// Adds several options of the server.
+    pub fn options(self, options: &[(&str, &str)]) -> Setup {
+        options.iter().fold(self, |setup, (name, value)| setup.option(name, value))
+    }
+
     /// Adds a configuration of the module, or any other line that must come after loadmodule.
     pub fn lock_option(self, name: &str, value: &str) -> Setup {
         self.option(&format!("lock.{name}"), value)
@@ -242,6 +247,8 @@ impl Server {
             command.arg("--sentinel");
         } else {
             command.args(["--save", "", "--enable-debug-command", "yes"]);
+            // A replica has its data at once. By default a server waits five seconds for more of them.
+            command.args(["--repl-diskless-sync-delay", "0"]);
         }
         command.args(["--port", &self.port().to_string(), "--bind", "127.0.0.1"]);
         if let Some(bus) = &self.bus {
@@ -336,6 +343,13 @@ impl Server {
     /// Shutdown and start again.
     pub fn restart(&mut self) {
         self.stop(false);
+        self.start();
+    }
+
+    /// The same, and its wall clock is set while it is down: see [`Server::set_wall_offset`].
+    pub fn restart_at(&mut self, offset: &str) {
+        self.stop(false);
+        self.set_wall_offset(offset);
         self.start();
     }
 
