@@ -17,6 +17,11 @@ pub struct Plan {
     pub plain: bool,
 }
 
+/// Options of a [`Plan`].
+pub fn options_of<const N: usize>(options: [(&str, &str); N]) -> Vec<(String, String)> {
+    options.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
 /// A running server.
 pub struct Bench {
     /// For whatever is not measured.
