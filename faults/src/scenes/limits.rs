@@ -360,10 +360,7 @@ impl Stage<'_> {
     /// For a second, longer than the brief lease runs, the server does not spin: leases are due, and must not end.
     fn rests(&mut self) {
         let mut conn = self.server.connect();
-        let mut spent_us = || {
-            let mut seconds = |field| conn.info("cpu", field).parse::<f64>().expect("seconds");
-            ((seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1e6) as u64
-        };
+        let mut spent_us = || conn.cpu_us("") as u64;
         let (from, before) = (Moment::now(), spent_us());
         thread::sleep(Duration::from_secs(1));
         let (spent, took) = (spent_us() - before, Moment::now().0 - from.0);
