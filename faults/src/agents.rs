@@ -3,7 +3,6 @@
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
-use serde_json::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
@@ -71,8 +70,8 @@ pub enum Line {
 
 /// What hears clients of some kinds.
 pub trait Listener<K>: Send + Sync + 'static {
-    /// A client says something: what it is answered. An error if that is no line of a client.
-    fn hear(&self, client: u64, kind: K, line: &str) -> Result<Option<String>, Error>;
+    /// A client says something: what it is answered.
+    fn hear(&self, client: u64, kind: K, line: Line) -> Option<String>;
     /// A client has ended. Whether it was to.
     fn is_gone(&self, client: u64, kind: K) -> bool;
     /// What a client did that it must not do.
@@ -143,7 +142,7 @@ fn listen<K: Copy>(
     killed: &AtomicBool,
 ) {
     for line in from.lines().map_while(Result::ok) {
-        match listener.hear(client, kind, &line) {
+        match serde_json::from_str(&line).map(|line| listener.hear(client, kind, line)) {
             // It may have been killed meanwhile.
             Ok(Some(answer)) => drop(writeln!(to, "{answer}")),
             // The last line of one that was killed may be cut off.

@@ -45,24 +45,6 @@ impl Stage {
     pub fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.record.lock().expect("nobody panics with it")
     }
-
-    fn answer(&self, client: u64, kind: Kind, line: Line) -> Option<String> {
-        if line != Line::Next {
-            return self.record().hear(client, kind, line);
-        }
-        let rest = self.phase() != Phase::Work;
-        self.record().is_idle(client, rest);
-        match self.phase() {
-            Phase::Work => {
-                let task = Task::choose(kind, &mut self.dice.lock().expect("nobody panics with it"));
-                let text = serde_json::to_string(&task).expect("plain");
-                self.record().begins(client, task);
-                Some(text)
-            }
-            Phase::Rest => Some(json!({"do": "rest"}).to_string()),
-            Phase::End => Some(json!({"do": "end"}).to_string()),
-        }
-    }
 }
 
 pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
@@ -81,8 +63,22 @@ pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
 }
 
 impl Listener<Kind> for Stage {
-    fn hear(&self, client: u64, kind: Kind, line: &str) -> Result<Option<String>, serde_json::Error> {
-        Ok(self.answer(client, kind, serde_json::from_str(line)?))
+    fn hear(&self, client: u64, kind: Kind, line: Line) -> Option<String> {
+        if line != Line::Next {
+            return self.record().hear(client, kind, line);
+        }
+        let rest = self.phase() != Phase::Work;
+        self.record().is_idle(client, rest);
+        match self.phase() {
+            Phase::Work => {
+                let task = Task::choose(kind, &mut self.dice.lock().expect("nobody panics with it"));
+                let text = serde_json::to_string(&task).expect("plain");
+                self.record().begins(client, task);
+                Some(text)
+            }
+            Phase::Rest => Some(json!({"do": "rest"}).to_string()),
+            Phase::End => Some(json!({"do": "end"}).to_string()),
+        }
     }
 
     fn is_gone(&self, client: u64, _: Kind) -> bool {
