@@ -10,6 +10,7 @@
 mod beside;
 
 use self::beside::Harm;
+use crate::breaks::break_locks;
 use crate::caller::Caller;
 use crate::options::{Options, Scene};
 use crate::report::Report;
@@ -40,7 +41,7 @@ pub const SCENE: Scene = Scene {
 
 fn play(options: &Options, report: &mut Report) {
     match options.variant {
-        "redis" => beside::play(Harm::Breaks, options, report),
+        "redis" => beside::play(Harm::Breaks(HALF_ROUND), options, report),
         "redis-with-kills" => beside::play(Harm::Kills, options, report),
         _ => play_outside(options, report),
     }
@@ -169,15 +170,6 @@ impl Client<'_> {
 
 fn counter(storage: &Storage, number: usize) -> MutexGuard<'_, Counter> {
     storage[number].lock().expect("nobody panics with it")
-}
-
-/// Takes so many locks from their holders, which are not informed, again and again until then.
-fn break_locks(server: &Server, locks: usize, mut dice: StdRng, until: Instant) {
-    let mut conn = server.connect();
-    while Instant::now() < until {
-        conn.get::<i64>(&["LOCK.BREAK", &format!("lock{}", dice.random_range(0..locks))]);
-        thread::sleep(Duration::from_millis(dice.random_range(1..40)));
-    }
 }
 
 fn tell(report: &mut Report, how: &str, storage: &Storage, counts: &[Counts]) {

@@ -1,12 +1,12 @@
-//! Data beside the locks, on a primary with one replica. An operator breaks the locks. Or again and again the wire to the
-//! replica is frozen, the primary is killed a little later, and the replica is promoted. So what the primary did last is
-//! lost, and its clients go on with the successor: with holds, and with values that they have read, of which it knows
-//! nothing.
+//! Data beside the locks, on a primary with one replica. An operator breaks the locks. Or again and again the wire to
+//! the replica is frozen, the primary is killed a little later, and the replica is promoted. So what the primary did
+//! last is lost, and its clients go on with the successor: with holds, and with values that they have read, of which it
+//! knows nothing.
 //!
 //! What survives is judged, in the order in which the last primary has it: see [`crate::chain`]. No clock takes part.
 //! Updates that were acknowledged and died with their primary are counted, and are no violation.
 
-use super::{HALF_ROUND, PATIENCE, break_locks};
+use crate::breaks::break_locks;
 use crate::caller::{Answer, Caller};
 use crate::chain::{self, Update};
 use crate::crowd::Stop;
@@ -28,11 +28,13 @@ const COUNTERS: usize = 8;
 const CLIENTS_EACH: usize = 3;
 /// In half a round.
 const KILLS: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is done to those that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
-    Breaks,
+    /// For so long an operator breaks locks.
+    Breaks(Duration),
     Kills,
 }
 
@@ -87,7 +89,7 @@ fn half_round(harm: Harm, number: u64, guarded: bool, options: &Options, report:
             replace(&mut nodes, (old, new), &primary, &mut dice);
         }
         match harm {
-            Harm::Breaks => break_locks(&nodes[0].server, COUNTERS, dice, Instant::now() + HALF_ROUND),
+            Harm::Breaks(time) => break_locks(&nodes[0].server, COUNTERS, dice, Instant::now() + time),
             // The last successor is to have some work, too.
             Harm::Kills => thread::sleep(Duration::from_millis(500)),
         }
