@@ -119,7 +119,7 @@ fn counted(file: &Value, name: &str, of: &str) -> Option<f64> {
 }
 
 /// A whole number with its thousands set apart.
-fn whole(number: f64) -> String {
+pub fn whole(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
     groups.iter().map(|group| String::from_utf8_lossy(group)).collect::<Vec<_>>().join(",")
