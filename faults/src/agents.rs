@@ -2,13 +2,44 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+/// What a client is to do next, as it is told by a line.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Task {
+    /// `take`, `rest` or `end`.
+    #[serde(rename = "do")]
+    pub what: String,
+    pub keys: Vec<String>,
+    /// `write`, `read` or `share`.
+    pub mode: String,
+    pub limit: u32,
+    pub take: u32,
+    pub lease_ms: u64,
+    pub wait_ms: u64,
+    pub hold_ms: u64,
+    pub work_ms: u64,
+    pub guarded: bool,
+    pub session_ms: Option<u64>,
+}
+
+impl Task {
+    /// Rest, or end.
+    pub fn only(what: &str) -> Task {
+        Task { what: what.to_owned(), ..Task::default() }
+    }
+
+    pub fn line(&self) -> String {
+        serde_json::to_string(self).expect("plain data")
+    }
+}
 
 /// What a client says. Moments are microseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Deserialize, PartialEq, Eq)]

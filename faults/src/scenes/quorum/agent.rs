@@ -1,7 +1,7 @@
 //! Processes of clients. Each takes the lock over and over with the library of its language, and says by lines what it
 //! sees. The resource is here: it answers each write.
 
-use crate::agents::{Line, Listener, Process, boot_us};
+use crate::agents::{Line, Listener, Process, Task, boot_us};
 use crate::client::QUORUM;
 use crate::history::{Grant, Moment, Release};
 use crate::resource::{Resource, Used};
@@ -183,7 +183,7 @@ impl Stage {
 
     /// What to do next, in words.
     fn next(&self, client: u64) -> String {
-        let end = || json!({"do": "end"}).to_string();
+        let end = || Task::only("end").line();
         match &self.pace {
             Pace::Work(dice) => {
                 let mut dice = dice.lock().expect("nobody panics with it");
@@ -211,9 +211,8 @@ impl Stage {
 }
 
 fn task(hold_ms: u64, work_ms: u64) -> String {
-    json!({"do": "take", "keys": [KEY], "mode": "write", "lease_ms": LEASE_MS, "wait_ms": WAIT_MS, "hold_ms": hold_ms,
-        "work_ms": work_ms, "guarded": false})
-    .to_string()
+    let (keys, mode) = (vec![KEY.to_owned()], "write".to_owned());
+    Task { keys, mode, lease_ms: LEASE_MS, wait_ms: WAIT_MS, hold_ms, work_ms, ..Task::only("take") }.line()
 }
 
 pub fn start(stage: &Arc<Stage>, client: u64) -> Process<Library> {

@@ -2,9 +2,9 @@
 //! sees. Faults/agents/soak.py has the words of these lines.
 
 use super::kind::Kind;
-use super::record::{Record, Task};
+use super::record::{Record, task_for};
 use super::servers::{NAME, Servers};
-use crate::agents::{Line, Listener, Process};
+use crate::agents::{Line, Listener, Process, Task};
 use rand::rngs::StdRng;
 use serde_json::json;
 use std::fs::File;
@@ -71,13 +71,13 @@ impl Listener<Kind> for Stage {
         self.record().is_idle(client, rest);
         match self.phase() {
             Phase::Work => {
-                let task = Task::choose(kind, &mut self.dice.lock().expect("nobody panics with it"));
-                let text = serde_json::to_string(&task).expect("plain");
+                let task = task_for(kind, &mut self.dice.lock().expect("nobody panics with it"));
+                let text = task.line();
                 self.record().begins(client, task);
                 Some(text)
             }
-            Phase::Rest => Some(json!({"do": "rest"}).to_string()),
-            Phase::End => Some(json!({"do": "end"}).to_string()),
+            Phase::Rest => Some(Task::only("rest").line()),
+            Phase::End => Some(Task::only("end").line()),
         }
     }
 
