@@ -5,6 +5,7 @@ use crate::exit;
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap_complete::Shell;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -107,8 +108,9 @@ pub(crate) struct Top {
 }
 
 /// Where the lock is kept, in the user's words.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Servers {
+    #[serde(rename = "servers")]
     pub(crate) urls: Vec<String>,
     /// The URLs are those of Sentinels, which know the primary by this name.
     pub(crate) sentinel: Option<String>,

@@ -8,6 +8,7 @@ use redis_lock_client::Moment;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Something that the parent has to act on.
@@ -49,8 +50,8 @@ impl Events {
                 self.keeper_is_gone |= matches!(event, Event::KeeperGone);
                 return event;
             }
-            let files = [&self.signals as &dyn AsFdObject, &self.hold, &self.timer];
-            let mut files: Vec<PollFd<'_>> = files.iter().map(|file| file.poll_fd()).collect();
+            let files = [self.signals.as_fd(), self.hold.as_fd(), self.timer.as_fd()];
+            let mut files = files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).to_vec();
             if !self.is_closed {
                 files.push(self.keeper.poll_fd());
             }
@@ -103,15 +104,5 @@ impl Events {
     /// Whether the event of its death has come.
     pub(crate) fn keeper_is_gone(&self) -> bool {
         self.keeper_is_gone
-    }
-}
-
-trait AsFdObject {
-    fn poll_fd(&self) -> PollFd<'_>;
-}
-
-impl<T: std::os::fd::AsFd> AsFdObject for T {
-    fn poll_fd(&self) -> PollFd<'_> {
-        PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)
     }
 }

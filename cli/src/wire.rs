@@ -1,7 +1,9 @@
-//! The wire between parent and keeper. Neither ever waits for the other: it may be stopped.
+//! The wire between parent and keeper: each message is a line of JSON. Neither ever waits for the other: it may be
+//! stopped.
 
-use crate::message::Message;
 use rustix::event::{PollFd, PollFlags};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read, Write};
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
@@ -16,15 +18,15 @@ pub(crate) struct Wire<M> {
     kind: PhantomData<M>,
 }
 
-impl<M: Message> Wire<M> {
+impl<M: DeserializeOwned> Wire<M> {
     pub(crate) fn new(stream: UnixStream) -> std::io::Result<Wire<M>> {
         stream.set_nonblocking(true)?;
         Ok(Wire { stream, received: Vec::new(), to_send: Vec::new(), is_closed: false, kind: PhantomData })
     }
 
     /// Sends a message as soon as there is room for it.
-    pub(crate) fn send(&mut self, message: &impl Message) {
-        self.to_send.extend_from_slice(message.line().as_bytes());
+    pub(crate) fn send(&mut self, message: &impl Serialize) {
+        self.to_send.extend(serde_json::to_vec(message).expect("plain data"));
         self.to_send.push(b'\n');
         self.flush();
     }
@@ -71,7 +73,8 @@ impl<M: Message> Wire<M> {
         }
         let whole = self.received.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let lines: Vec<u8> = self.received.drain(..whole).collect();
-        String::from_utf8_lossy(&lines).lines().filter_map(M::of).collect()
+        // What the other one does not say is no message.
+        lines.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
     }
 
     /// Whether the process at the other end is gone.
@@ -106,5 +109,16 @@ mod tests {
         assert!(!here.is_full() && !is_ready(&here));
         received.extend(there.receive());
         assert_eq!(received.last(), Some(&Order::Renew(sent)));
+    }
+
+    #[test]
+    fn a_text_comes_as_it_was_sent_and_what_is_no_message_is_left_out() {
+        let (mut here, there) = UnixStream::pair().expect("a pair");
+        let mut there: Wire<Report> = Wire::new(there).expect("a wire");
+        here.write_all(b"nonsense\n").expect("room");
+        let sent = [Report::Warning("a line\nand \"another\"".to_owned()), Report::Renewed(u64::MAX)];
+        let mut here: Wire<Order> = Wire::new(here).expect("a wire");
+        sent.iter().for_each(|report| here.send(report));
+        assert_eq!(there.receive(), sent);
     }
 }

@@ -7,6 +7,7 @@ The lines that it writes and reads are those of agent.py.
 
 import asyncio
 import json
+import math
 import os
 import secrets
 import subprocess
@@ -92,15 +93,20 @@ class Helper(Client):
         # Nothing that a program needs: it asks `lost`. Here it is what is judged.
         return self.lock._hold.valid_until
 
-    def until(self):
+    def valid_until_us(self):
+        """None where nobody can say: a majority of servers keeps it no more."""
         until = self.valid_until()
-        return None if self.lock.lost else int(until * 1e6)
+        return int(until * 1e6) if math.isfinite(until) else None
+
+    def until(self):
+        until = self.valid_until_us()
+        return None if self.lock.lost else until
 
     def look(self, number):
         at, lost = now(), self.lock.lost
         # Each renewal moves it on, so it was no later when the helper looked.
-        until = int(self.valid_until() * 1e6)
-        if not lost and at > until:
+        until = self.valid_until_us()
+        if not lost and until is not None and at > until:
             say("believes", hold=number, at=at, until=until)
 
     def guard(self, *command):

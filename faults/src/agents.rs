@@ -2,14 +2,44 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Deserialize;
-use serde_json::Error;
+use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+/// What a client is to do next, as it is told by a line.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Task {
+    /// `take`, `rest` or `end`.
+    #[serde(rename = "do")]
+    pub what: String,
+    pub keys: Vec<String>,
+    /// `write`, `read` or `share`.
+    pub mode: String,
+    pub limit: u32,
+    pub take: u32,
+    pub lease_ms: u64,
+    pub wait_ms: u64,
+    pub hold_ms: u64,
+    pub work_ms: u64,
+    pub guarded: bool,
+    pub session_ms: Option<u64>,
+}
+
+impl Task {
+    /// Rest, or end.
+    pub fn only(what: &str) -> Task {
+        Task { what: what.to_owned(), ..Task::default() }
+    }
+
+    pub fn line(&self) -> String {
+        serde_json::to_string(self).expect("plain data")
+    }
+}
 
 /// What a client says. Moments are microseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
@@ -71,8 +101,8 @@ pub enum Line {
 
 /// What hears clients of some kinds.
 pub trait Listener<K>: Send + Sync + 'static {
-    /// A client says something: what it is answered. An error if that is no line of a client.
-    fn hear(&self, client: u64, kind: K, line: &str) -> Result<Option<String>, Error>;
+    /// A client says something: what it is answered.
+    fn hear(&self, client: u64, kind: K, line: Line) -> Option<String>;
     /// A client has ended. Whether it was to.
     fn is_gone(&self, client: u64, kind: K) -> bool;
     /// What a client did that it must not do.
@@ -143,7 +173,7 @@ fn listen<K: Copy>(
     killed: &AtomicBool,
 ) {
     for line in from.lines().map_while(Result::ok) {
-        match listener.hear(client, kind, &line) {
+        match serde_json::from_str(&line).map(|line| listener.hear(client, kind, line)) {
             // It may have been killed meanwhile.
             Ok(Some(answer)) => drop(writeln!(to, "{answer}")),
             // The last line of one that was killed may be cut off.

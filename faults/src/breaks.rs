@@ -2,6 +2,10 @@
 
 use crate::history::{Grant, Moment};
 use crate::places::Place;
+use rand::{RngExt, rngs::StdRng};
+use std::thread;
+use std::time::{Duration, Instant};
+use testbed::Server;
 
 #[derive(Clone, Debug)]
 pub struct Break {
@@ -32,6 +36,15 @@ pub fn is_undisturbed(place: &Place, breaks: &[Break]) -> bool {
     let meanwhile =
         |broken: &Break| broken.key == place.key && broken.told >= place.first_asked() && broken.asked <= until;
     !breaks.iter().any(meanwhile)
+}
+
+/// Takes so many locks from their holders, which are not informed, again and again until then.
+pub fn break_locks(server: &Server, locks: usize, mut dice: StdRng, until: Instant) {
+    let mut conn = server.connect();
+    while Instant::now() < until {
+        conn.get::<i64>(&["LOCK.BREAK", &format!("lock{}", dice.random_range(0..locks))]);
+        thread::sleep(Duration::from_millis(dice.random_range(1..40)));
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! time. The beats that the successor has are a prefix: what was answered before the last of them was sent survived.
 //! From there to the moment when the former primary surely granted nothing more, answers may be lost: a window.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -84,7 +84,7 @@ pub fn gone(holds: &[Hold], refused: &[Claim], windows: &[Window]) -> Vec<String
 fn held_twice(holds: &[Hold], claims: &[&Claim], found: &mut Vec<String>) {
     let mut open: Vec<&Claim> = Vec::new();
     // One cause is told once for each pair of holds.
-    let mut told: BTreeMap<(usize, usize), ()> = BTreeMap::new();
+    let mut told = BTreeSet::new();
     for &claim in claims {
         open.retain(|other| other.until > claim.from);
         let hold = &holds[claim.hold];
@@ -93,9 +93,7 @@ fn held_twice(holds: &[Hold], claims: &[&Claim], found: &mut Vec<String>) {
             let rival = &holds[other.hold];
             if let (Mode::Share(take, _), Mode::Share(..)) = (rival.mode, hold.mode) {
                 shares.insert(other.hold, take);
-            } else if (hold.mode == Mode::Write || rival.mode == Mode::Write)
-                && told.insert((other.hold, claim.hold), ()).is_none()
-            {
+            } else if (hold.mode == Mode::Write || rival.mode == Mode::Write) && told.insert((other.hold, claim.hold)) {
                 found.push(format!("held twice: {} and {}", at(rival, other), at(hold, claim)));
             }
         }
@@ -110,29 +108,44 @@ fn held_twice(holds: &[Hold], claims: &[&Claim], found: &mut Vec<String>) {
     }
 }
 
+/// The holds with the highest fences so far: of all, and of those that write.
+#[derive(Default)]
+struct Highest<'h> {
+    any: Option<&'h Hold>,
+    writer: Option<&'h Hold>,
+}
+
+impl<'h> Highest<'h> {
+    fn note(&mut self, hold: &'h Hold) {
+        let is_higher = |than: Option<&Hold>| than.is_none_or(|than| hold.fence > than.fence);
+        if is_higher(self.any) {
+            self.any = Some(hold);
+        }
+        if hold.mode == Mode::Write && is_higher(self.writer) {
+            self.writer = Some(hold);
+        }
+    }
+
+    /// The highest of those that exclude this one.
+    fn excluding(&self, hold: &Hold) -> Option<&'h Hold> {
+        if hold.mode == Mode::Write { self.any } else { self.writer }
+    }
+}
+
 /// Holds whose fences are not above those of all that exclude them and were held before. Only a deposed primary may
 /// grant such a hold.
 fn fences_back(holds: &[Hold], claims: &[&Claim], sure: &dyn Fn(u64, u64) -> bool, found: &mut Vec<String>) {
-    let (mut highest, mut highest_writer): (Option<&Hold>, Option<&Hold>) = (None, None);
-    let mut seen = std::collections::BTreeSet::new();
+    let (mut highest, mut seen) = (Highest::default(), BTreeSet::new());
     for claim in claims {
         if !seen.insert(claim.hold) {
             continue;
         }
         let hold = &holds[claim.hold];
-        let writes = hold.mode == Mode::Write;
-        let before = if writes { highest } else { highest_writer };
-        if let Some(before) = before.filter(|before| before.fence >= hold.fence && sure(hold.granted.0, hold.granted.1))
-        {
+        let before = highest.excluding(hold).filter(|before| before.fence >= hold.fence);
+        if let Some(before) = before.filter(|_| sure(hold.granted.0, hold.granted.1)) {
             found.push(format!("a fence not above a former one: {before:?}, then {hold:?}"));
         }
-        let is_higher = |than: Option<&Hold>| than.is_none_or(|than| hold.fence > than.fence);
-        if is_higher(highest) {
-            highest = Some(hold);
-        }
-        if writes && is_higher(highest_writer) {
-            highest_writer = Some(hold);
-        }
+        highest.note(hold);
     }
 }
 
@@ -144,18 +157,13 @@ fn held_after_a_later_one(holds: &[Hold], claims: &[&Claim], sure: &dyn Fn(u64, 
     let mut granted = granted.into_iter().map(|number| &holds[number]).peekable();
     let mut claims = claims.to_vec();
     claims.sort_by_key(|claim| claim.asked);
-    let (mut highest, mut highest_writer): (Option<&Hold>, Option<&Hold>) = (None, None);
-    let mut told = std::collections::BTreeSet::new();
+    let (mut highest, mut told) = (Highest::default(), BTreeSet::new());
     for claim in claims {
         while let Some(next) = granted.next_if(|next| next.granted.1 <= claim.asked) {
-            highest = Some(next).into_iter().chain(highest).max_by_key(|hold| hold.fence);
-            if next.mode == Mode::Write {
-                highest_writer = Some(next).into_iter().chain(highest_writer).max_by_key(|hold| hold.fence);
-            }
+            highest.note(next);
         }
         let hold = &holds[claim.hold];
-        let later = if hold.mode == Mode::Write { highest } else { highest_writer };
-        if let Some(later) = later.filter(|later| later.fence > hold.fence)
+        if let Some(later) = highest.excluding(hold).filter(|later| later.fence > hold.fence)
             && told.insert(claim.hold)
         {
             found.push(format!("held after a later one: {}, and before it {later:?}", at(hold, claim)));

@@ -1,7 +1,7 @@
 //! Clients in processes of their own: the crate redis-lock-client, and what `redis-lock run` starts. Their lines are
 //! those of faults/agents/agent.py.
 
-use crate::agents::boot_us;
+use crate::agents::{Task, boot_us};
 use redis_lock_client::redis::{self, RedisConnectionInfo};
 use redis_lock_client::{Client, Error, Guard, Lock, Moment, Quorum};
 use serde::Deserialize;
@@ -33,30 +33,6 @@ struct Config {
     blocking: usize,
 }
 
-#[derive(Deserialize)]
-struct Task {
-    #[serde(rename = "do")]
-    what: String,
-    #[serde(default)]
-    keys: Vec<String>,
-    #[serde(default)]
-    mode: String,
-    #[serde(default)]
-    limit: u32,
-    #[serde(default)]
-    take: u32,
-    #[serde(default)]
-    lease_ms: u64,
-    #[serde(default)]
-    wait_ms: u64,
-    #[serde(default)]
-    hold_ms: u64,
-    #[serde(default)]
-    work_ms: u64,
-    #[serde(default)]
-    guarded: bool,
-}
-
 impl Config {
     fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(|port| format!("rediss://127.0.0.1:{port}")).collect()
@@ -67,17 +43,13 @@ impl Config {
 fn follow(mut once: impl FnMut(u64, &Task)) {
     for number in 1.. {
         say(&json!({"event": "next"}));
-        let task: Task = serde_json::from_str(&told()).unwrap_or_else(|_| end());
+        let task: Task = serde_json::from_str(&told()).unwrap_or_default();
         match task.what.as_str() {
             "take" => once(number, &task),
             "rest" => thread::sleep(Duration::from_millis(200)),
             _ => return,
         }
     }
-}
-
-fn end() -> Task {
-    serde_json::from_str(r#"{"do": "end"}"#).expect("ours")
 }
 
 pub fn rust(words: &[String]) {

@@ -68,12 +68,10 @@ pub fn fences(grants: &[Grant]) -> Vec<Wrong<'_>> {
 }
 
 /// Requests without an answer, or with null too early.
-pub fn answers(saw: &Saw) -> Vec<Wrong<'_>> {
-    let of = |name, requests: &Vec<String>| {
-        requests.iter().map(move |request| Wrong::of(name, Vec::new(), (Moment(0), Moment(0)), request)).collect()
-    };
-    let all: [Vec<Wrong>; 2] = [of(UNANSWERED, &saw.forgotten), of("null before its time", &saw.too_early)];
-    all.concat()
+pub fn answers<'s>(forgotten: &[String], too_early: &[String]) -> Vec<Wrong<'s>> {
+    let all = forgotten.iter().map(|request| (UNANSWERED, request));
+    let all = all.chain(too_early.iter().map(|request| ("null before its time", request)));
+    all.map(|(name, request)| Wrong::of(name, Vec::new(), (Moment(0), Moment(0)), request)).collect()
 }
 
 /// What is not explained is a violation. All else is counted, with what explains it.
@@ -101,7 +99,8 @@ pub fn judge(report: &mut Report, saw: &Saw, sightings: &[Sighting], explain: im
     count(report, saw);
     // A client that does not rely on a hold has its fence nevertheless.
     let fenced: Vec<Grant> = saw.grants.iter().chain(&saw.unconfirmed).cloned().collect();
-    tell(report, [holds(&saw.grants, sightings), fences(&fenced), answers(saw)].concat(), explain);
+    let answers = answers(&saw.forgotten, &saw.too_early);
+    tell(report, [holds(&saw.grants, sightings), fences(&fenced), answers].concat(), explain);
 }
 
 /// The same under this name.
@@ -147,9 +146,9 @@ mod tests {
 
     #[test]
     fn only_what_nothing_explains_is_a_violation() {
-        let saw = Saw { forgotten: vec!["one".to_owned()], too_early: vec!["other".to_owned()], ..Saw::default() };
+        let found = answers(&["one".to_owned()], &["other".to_owned()]);
         let mut report = Report::default();
-        tell(&mut report, answers(&saw), |wrong| (wrong.name == UNANSWERED).then_some(", since it was stopped"));
+        tell(&mut report, found, |wrong| (wrong.name == UNANSWERED).then_some(", since it was stopped"));
         assert_eq!((report.violation_count(), report.total(&[UNANSWERED])), (1, 1));
     }
 }

@@ -1,23 +1,13 @@
 //! A raw connection: it keeps count of replies, which a client library would hide.
 
+use redis::{Cmd, Parser, RedisResult, Value};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A reply of the server, or a command in the stream of a replica.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Reply {
-    Status(String),
-    Error(String),
-    Int(i64),
-    /// Null, in either form.
-    Null,
-    Bulk(String),
-    Array(Vec<Reply>),
-}
-
 pub struct Wire {
     stream: BufReader<TcpStream>,
+    parser: Parser,
 }
 
 impl Wire {
@@ -29,7 +19,7 @@ impl Wire {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
-        Ok(Wire { stream: BufReader::new(stream) })
+        Ok(Wire { stream: BufReader::new(stream), parser: Parser::new() })
     }
 
     /// Sends commands in one write.
@@ -37,12 +27,8 @@ impl Wire {
     /// # Errors
     /// When the connection is lost.
     pub fn send(&mut self, commands: &[Vec<String>]) -> io::Result<()> {
-        let mut bytes = String::new();
-        for words in commands {
-            bytes += &format!("*{}\r\n", words.len());
-            words.iter().for_each(|word| bytes += &format!("${}\r\n{word}\r\n", word.len()));
-        }
-        self.stream.get_mut().write_all(bytes.as_bytes())
+        let packed = |words: &Vec<String>| Cmd::new().arg(words).get_packed_command();
+        self.stream.get_mut().write_all(&commands.iter().flat_map(packed).collect::<Vec<u8>>())
     }
 
     /// Asks to be served as a replica, and throws away the data with which that begins.
@@ -51,8 +37,8 @@ impl Wire {
     /// When the connection is lost, or the server answers otherwise.
     pub fn follow(&mut self) -> io::Result<()> {
         self.stream.get_mut().write_all(b"PSYNC ? -1\r\n")?;
-        let begins = self.line_of_some()?;
-        let head = self.line_of_some()?;
+        let begins = self.line()?;
+        let head = self.line()?;
         let len = head.strip_prefix('$').and_then(|len| len.parse::<usize>().ok());
         let len = len.filter(|_| begins.starts_with("+FULLRESYNC"));
         let len = len.ok_or_else(|| io::Error::other(format!("no full synchronisation: {begins}, {head}")))?;
@@ -60,45 +46,23 @@ impl Wire {
     }
 
     /// A line that is not empty: a server that prepares its data sends empty ones.
-    fn line_of_some(&mut self) -> io::Result<String> {
+    fn line(&mut self) -> io::Result<String> {
         loop {
-            let line = self.line()?;
-            if !line.is_empty() {
-                return Ok(line);
+            let mut line = String::new();
+            if self.stream.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if !line.trim_end().is_empty() {
+                return Ok(line.trim_end().to_owned());
             }
         }
     }
 
-    /// The next reply.
+    /// The next reply, or the next command in the stream of a replica. An error of the server is one of the replies.
     ///
     /// # Errors
     /// When the connection is lost, or there is none in time.
-    pub fn read(&mut self) -> io::Result<Reply> {
-        let line = self.line_of_some()?;
-        let (kind, rest) = line.split_at(1);
-        let number = || rest.parse::<i64>().map_err(|_| io::Error::other(format!("not a reply: {line:?}")));
-        Ok(match kind {
-            "+" => Reply::Status(rest.to_owned()),
-            "-" => Reply::Error(rest.to_owned()),
-            ":" => Reply::Int(number()?),
-            "$" | "*" if number()? < 0 => Reply::Null,
-            "$" => {
-                let mut bytes = vec![0; number()? as usize + 2];
-                self.stream.read_exact(&mut bytes)?;
-                bytes.truncate(bytes.len() - 2);
-                Reply::Bulk(bytes.into_iter().map(char::from).collect())
-            }
-            "*" => Reply::Array((0..number()?).map(|_| self.read()).collect::<io::Result<_>>()?),
-            _ => return Err(io::Error::other(format!("not a reply: {line:?}"))),
-        })
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line)?;
-        match line.pop() {
-            Some(b'\n') => Ok(line.into_iter().filter(|byte| *byte != b'\r').map(char::from).collect()),
-            _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-        }
+    pub fn read(&mut self) -> RedisResult<Value> {
+        self.parser.parse_value(&mut self.stream)
     }
 }

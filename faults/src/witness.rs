@@ -9,6 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(5);
+/// What is due may come so many milliseconds later: the timers of a server follow its wall clock, which it checks ten
+/// times a second, and the module asks as often whether it may write again.
+const LATE_MS: u64 = 500;
 /// What is not worth remembering, in microseconds.
 const QUICK_US: u64 = 10_000;
 
@@ -45,6 +48,11 @@ impl Witness {
         thread::sleep(PAUSE * 3);
         let slow = self.slow.lock().expect("nobody panics with it");
         slow.iter().map(|(began, ended)| ended.0.min(to.0).saturating_sub(began.0.max(from.0))).sum()
+    }
+
+    /// True if what was due between two moments was told then, or hardly later, stalls of the machine apart.
+    pub fn is_in_time(&self, due: (Moment, Moment), told: Moment) -> bool {
+        told >= due.0 && told.0 <= due.1.after_ms(LATE_MS).0 + self.stalled_us(due.1, told)
     }
 }
 

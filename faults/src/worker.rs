@@ -2,11 +2,11 @@
 
 use crate::caller::{Answer, Caller};
 use crate::history::{Freed, Grant, Moment, Release, is_early};
-use crate::wire::{Reply, Wire};
+use crate::wire::Wire;
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
+use redis::Value;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
@@ -84,7 +84,7 @@ const QUEUE_MS: u64 = 3_000;
 fn subscribed(port: u16, channel: &str) -> Option<Wire> {
     let mut wire = Wire::new(port, Duration::from_millis(QUEUE_MS / 3)).ok()?;
     wire.send(&[vec!["SSUBSCRIBE".to_owned(), channel.to_owned()]]).ok()?;
-    matches!(wire.read(), Ok(Reply::Array(_))).then_some(wire)
+    matches!(wire.read(), Ok(Value::Array(_))).then_some(wire)
 }
 
 /// Where the lock with this name is to be requested now; None while that is not known.
@@ -196,10 +196,10 @@ impl<'h> Worker<'h> {
                 return (asked, answer, told);
             }
             match ears.as_mut().map(|(_, wire)| wire.read()) {
-                Some(Ok(Reply::Array(words))) if words.first() == Some(&Reply::Bulk("smessage".to_owned())) => {
+                Some(Ok(Value::Array(words))) if words.first() == Some(&Value::BulkString(b"smessage".to_vec())) => {
                     self.saw.count("woken by a message");
                 }
-                Some(Err(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Some(Err(error)) if error.is_timeout() => {}
                 // The slot has moved, or the node is gone.
                 _ => {
                     ears = None;

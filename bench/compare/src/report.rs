@@ -5,6 +5,7 @@ use crate::contenders::{Contender, End};
 use crate::contention::Sample;
 use crate::{disk, picture};
 use bench::machine::Machine;
+use bench::page::whole;
 use bench::ratio::Spread;
 use bench::results::today;
 use serde_json::{Value, json};
@@ -79,11 +80,7 @@ impl Scene {
 fn short(value: f64) -> String {
     match value {
         value if !value.is_finite() => "-".to_owned(),
-        value if value >= 1000.0 => {
-            let digits = format!("{value:.0}");
-            let (front, back) = digits.split_at(digits.len() - 3);
-            if front.len() > 3 { digits } else { format!("{front},{back}") }
-        }
+        value if value >= 1000.0 => whole(value),
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),

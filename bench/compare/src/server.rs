@@ -4,7 +4,7 @@
 use crate::Failure;
 use crate::clients::{Requests, Target, connect, prepare};
 use crate::process::Tree;
-use bench::server::{Bench, Plan};
+use bench::server::{Bench, Plan, options_of};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -102,8 +102,7 @@ async fn first_lock(target: Target) -> Result<(), Failure> {
 
 fn redis(module: bool, aof_always: bool) -> Server {
     let aof = [("appendonly", "yes"), ("appendfsync", "always"), ("auto-aof-rewrite-percentage", "0")];
-    let options = aof.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let options = if aof_always { options.into() } else { Vec::new() };
+    let options = if aof_always { options_of(aof) } else { Vec::new() };
     let mut server = Plan { options, plain: !module, ..Plan::default() }.start();
     let (kind, version) = server.version();
     let name = if kind == "valkey" { "Valkey" } else { "Redis" };

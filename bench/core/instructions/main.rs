@@ -257,7 +257,9 @@ fn record(committed: &mut Value, figures: &BTreeMap<String, Figure>, rustc: &str
     let figures: BTreeMap<_, BTreeMap<_, _>> =
         figures.iter().map(|(name, figure)| (name, figure.parts().into_iter().collect())).collect();
     committed[ARCH] = json!({ "rustc": rustc, "figures": figures });
-    std::fs::write(COMMITTED, format!("{committed:#}\n")).unwrap();
+    // A figure a line.
+    let text = format!("{committed:#}\n").replace("{\n        ", "{ ").replace(",\n        ", ", ");
+    std::fs::write(COMMITTED, text.replace("\n      }", " }")).unwrap();
     println!("recorded for {ARCH} in {COMMITTED}");
 }
 

@@ -52,7 +52,6 @@ pub struct Load {
     pub pipeline: usize,
     /// How many keys there are. Each connection has its share of them, or all share them when there are too few.
     pub keys: usize,
-    /// How many times the sequence is run.
     pub count: usize,
 }
 
@@ -94,7 +93,6 @@ pub fn connect(address: SocketAddr, poll: &Poll, number: usize, interest: Intere
 }
 
 impl Driver {
-    /// Connects so many clients.
     pub fn connect(address: SocketAddr, clients: usize) -> std::io::Result<Driver> {
         let poll = Poll::new()?;
         let client = |number| {

@@ -6,11 +6,8 @@ use serde_json::{Value, json};
 /// A figure that has a bound, or that belongs beside those.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// What the page calls it.
     pub name: &'static str,
-    /// Where it is found.
     pub measured: Measured,
-    /// What it is to be.
     pub limit: Limit,
 }
 
@@ -135,7 +132,6 @@ pub const BOUNDS: &[Bound] = &[
 pub type Server<'a> = (&'a str, &'a str);
 
 impl Limit {
-    /// The bound on this server.
     pub fn on(self, (kind, version): Server<'_>) -> Option<Goal> {
         let is_old = kind == "redis" && version.starts_with("7.");
         match self {

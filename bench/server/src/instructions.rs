@@ -4,7 +4,7 @@
 use crate::driver::{Driver, Load};
 use crate::rivals::{self, Group};
 use crate::scripts;
-use crate::server::{Bench, Plan, located};
+use crate::server::{Bench, Plan, located, options_of};
 use crate::template::Sequence;
 use std::error::Error;
 use std::fs;
@@ -13,6 +13,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+
+/// What the server does ten times a second by itself is not what is counted.
+pub const QUIET: [(&str, &str); 2] = [("hz", "1"), ("dynamic-hz", "no")];
 
 /// Programs that start a server under callgrind, and the counts that it leaves.
 #[derive(Debug)]
@@ -25,7 +28,6 @@ pub struct Counter {
 pub struct Counted {
     /// The server, with the empty commands too.
     pub server: Bench,
-    /// One client of it.
     pub driver: Driver,
     /// What its scripts are called.
     pub names: Vec<(String, String)>,
@@ -39,8 +41,7 @@ impl Counted {
     pub fn start(counter: &Counter, group: &Group, keys: usize) -> Result<Counted, Box<dyn Error>> {
         let mut options = group.environment.options();
         options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
-        // What the server does ten times a second by itself is not what is counted.
-        options.extend([("hz", "1"), ("dynamic-hz", "no")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        options.extend(options_of(QUIET));
         let mut server = Plan { program: Some(counter.program()), options, ..Plan::default() }.start();
         let names = scripts::load(&mut server);
         let mut driver = Driver::connect(server.address(), 1)?;
@@ -86,14 +87,7 @@ impl Counter {
         self.dir.path().join(format!("counts.{name}"))
     }
 
-    /// The instructions that a process runs while something is done.
-    pub fn count<T, E: From<io::Error>>(&mut self, pid: u32, work: impl FnOnce() -> Result<T, E>) -> Result<u64, E> {
-        let text = self.counts(pid, work)?;
-        let summary = text.lines().find_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
-        Ok(summary.ok_or_else(|| io::Error::other("callgrind has left no summary"))?)
-    }
-
-    /// The same, as callgrind writes it.
+    /// What a process runs while something is done, as callgrind writes it.
     pub fn counts<T, E: From<io::Error>>(
         &mut self,
         pid: u32,

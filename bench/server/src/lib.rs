@@ -24,8 +24,11 @@ pub mod template;
 use std::error::Error;
 use std::process::ExitCode;
 
+/// What came of a part of a program.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
 /// How a program ends: with the reason, if it failed.
-pub fn finish(result: Result<(), Box<dyn Error>>) -> ExitCode {
+pub fn finish(result: Outcome<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -37,7 +37,6 @@ impl Machine {
         short(&self.cpu)
     }
 
-    /// For other programs.
     pub fn json(&self) -> Value {
         json!({ "cpu": self.cpu, "cores": self.cores, "kernel": self.kernel })
     }

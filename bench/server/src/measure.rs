@@ -8,18 +8,14 @@ use std::time::Duration;
 
 /// A server, and the clients that it is measured with.
 pub struct Bed {
-    /// The server.
     pub server: Bench,
-    /// The clients.
     pub driver: Driver,
 }
 
 /// What is measured beside others: a sequence, and which of the beds it is run on.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane<'a> {
-    /// The place of the bed.
     pub bed: usize,
-    /// What is run.
     pub sequence: &'a Sequence,
 }
 
@@ -28,7 +24,6 @@ pub struct Lane<'a> {
 pub struct Sample {
     /// Server CPU in microseconds, user and system.
     pub cpu_us: f64,
-    /// Runs in a second.
     pub rate: f64,
 }
 
@@ -44,11 +39,8 @@ pub enum Slice {
 /// How it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How many commands each connection has under way.
     pub pipeline: usize,
-    /// How many keys there are.
     pub keys: usize,
-    /// How long a slice is.
     pub slice: Slice,
     /// How many rounds there are, after one that does not count.
     pub rounds: usize,
@@ -127,12 +119,10 @@ impl Bed {
     }
 }
 
-/// The samples' CPU, round by round.
 pub fn cpu_us(samples: &[Sample]) -> Vec<f64> {
     samples.iter().map(|sample| sample.cpu_us).collect()
 }
 
-/// The spread of a value of samples.
 pub fn spread(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> Spread {
     Spread::of(samples.iter().map(value))
 }

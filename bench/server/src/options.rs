@@ -3,17 +3,14 @@
 use clap::{Arg, ArgMatches, value_parser};
 use std::path::PathBuf;
 
-/// An option that is a path.
 pub fn path(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
 }
 
-/// An option that is a number.
 pub fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).default_value(default).value_parser(value_parser!(usize)).help(help)
 }
 
-/// The value of an option that is a number.
 pub fn number_of(options: &ArgMatches, name: &str) -> usize {
     *options.get_one(name).expect("has a default")
 }

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 /// The page with all figures, from the top of the repository.
 pub const PAGE: &str = "docs/performance.md";
 
-/// The top of the repository.
 pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -120,7 +119,7 @@ fn counted(file: &Value, name: &str, of: &str) -> Option<f64> {
 }
 
 /// A whole number with its thousands set apart.
-fn whole(number: f64) -> String {
+pub fn whole(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
     groups.iter().map(|group| String::from_utf8_lossy(group)).collect::<Vec<_>>().join(",")
@@ -178,7 +177,6 @@ impl Machine {
         found
     }
 
-    /// Whether a figure was found that has a bound.
     pub fn has_figures(&self) -> bool {
         self.servers.values().any(|file| BOUNDS.iter().any(|bound| figure(bound, file).is_some()))
     }

@@ -10,7 +10,6 @@ pub type Function = (String, String);
 pub struct Cost {
     /// Its own instructions, without those of the functions that it calls.
     pub instructions: f64,
-    /// How often it was called.
     pub calls: f64,
 }
 

@@ -6,11 +6,9 @@ use std::fmt::{Display, Formatter};
 /// The least, the median and the most of some values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The least.
     pub min: f64,
     /// The one in the middle; of an even number the upper of two.
     pub median: f64,
-    /// The most.
     pub max: f64,
 }
 
@@ -28,7 +26,6 @@ impl Spread {
         Spread::of(ours.iter().zip(theirs).map(|(our, their)| our / their))
     }
 
-    /// For other programs.
     pub fn json(&self) -> Value {
         json!({ "min": self.min, "median": self.median, "max": self.max })
     }

@@ -5,9 +5,7 @@ use std::fmt::{Display, Formatter};
 /// A reply, borrowed from the bytes that were read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reply<'a> {
-    /// Nothing.
     Null,
-    /// A number.
     Int(i64),
     /// A text of either kind.
     Text(&'a [u8]),

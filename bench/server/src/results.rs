@@ -19,7 +19,6 @@ pub fn file(folder: &Path, kind: &str, version: &str, end: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// The date, as of UTC.
 pub fn today() -> String {
     OffsetDateTime::now_utc().date().to_string()
 }

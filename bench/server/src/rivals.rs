@@ -1,11 +1,11 @@
 //! What is measured beside what, and under which circumstances. What it is to be says [`crate::goals`].
 
+use crate::server::options_of;
 use std::path::PathBuf;
 
 /// Whether the server writes an append-only file, and how often it waits for the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aof {
-    /// No file.
     Off,
     /// It waits each second, and not on the thread that serves clients.
     Everysec,
@@ -13,21 +13,16 @@ pub enum Aof {
     Always,
 }
 
-/// The circumstances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Environment {
-    /// The append-only file.
     pub aof: Aof,
-    /// Whether there is a replica.
     pub replica: bool,
-    /// Commands under way on each connection.
     pub pipeline: usize,
 }
 
 /// A sequence that is measured.
 #[derive(Clone, Debug)]
 pub struct Contestant {
-    /// What it is called.
     pub name: String,
     /// Its commands, as in [`crate::template`].
     pub run: String,
@@ -38,33 +33,24 @@ pub struct Contestant {
 /// What is compared: contestants, by their place in the list.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    /// The one.
     pub what: usize,
-    /// The other.
     pub with: usize,
 }
 
 /// Locks that are there before, one for each number: so many, taken by this sequence.
 #[derive(Clone, Debug)]
 pub struct Fill {
-    /// How many.
     pub count: usize,
-    /// How each is taken.
     pub run: String,
 }
 
 /// Contestants that are measured in turn, on one server process.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The name that selects it.
     pub name: &'static str,
-    /// The circumstances.
     pub environment: Environment,
-    /// What is there before.
     pub fills: Vec<Fill>,
-    /// The rivals that are measured.
     pub contestants: Vec<Contestant>,
-    /// What is compared.
     pub comparisons: Vec<Comparison>,
     /// How many of the first are to cost the same: the dearest is compared with the cheapest.
     pub flat: Option<usize>,
@@ -77,9 +63,7 @@ pub const KEYS: usize = 100_000;
 pub const LOCK: &str = "LOCK.ACQUIRE {key} {owner} PX 600000; LOCK.RELEASE {key} {owner} -> 0";
 /// The cheapest pair there is. No safe lock: it deletes the key, no matter which owner holds the lock.
 pub const SET_DEL: &str = "SET {key} {owner} NX PX 600000 -> OK; DEL {key} -> 1";
-/// The name of the first.
 pub const LOCK_NAME: &str = "LOCK.ACQUIRE + LOCK.RELEASE";
-/// The name of the second.
 pub const SET_DEL_NAME: &str = "SET NX PX + DEL";
 
 /// One lock that is held, in three ways: by the module, as a string, and as a hash in the shape of Redisson's.
@@ -107,7 +91,6 @@ impl Environment {
         }
     }
 
-    /// The options that the server is started with.
     pub fn options(&self) -> Vec<(String, String)> {
         let (file, fsync) = match self.aof {
             Aof::Off => ("no", "everysec"),
@@ -115,8 +98,7 @@ impl Environment {
             Aof::Always => ("yes", "always"),
         };
         // A rewrite in the middle would count against the rival that runs by then.
-        let options = [("appendonly", file), ("appendfsync", fsync), ("auto-aof-rewrite-percentage", "0")];
-        options.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+        options_of([("appendonly", file), ("appendfsync", fsync), ("auto-aof-rewrite-percentage", "0")])
     }
 }
 

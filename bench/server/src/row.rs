@@ -27,19 +27,13 @@ pub enum Verdict {
 /// A comparison that was measured.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The name that selects its rows.
     pub group: &'static str,
-    /// Under which circumstances.
     pub environment: String,
-    /// What is compared.
     pub what: String,
-    /// With what.
     pub with: String,
     /// What both were measured in.
     pub unit: &'static str,
-    /// What was measured of the one.
     pub ours: Spread,
-    /// And of the other.
     pub theirs: Spread,
     /// Of the same rounds.
     pub ratio: Spread,
@@ -48,7 +42,6 @@ pub struct Row {
 }
 
 impl Goal {
-    /// How a ratio stands to it.
     pub fn verdict(&self, ratio: f64) -> Verdict {
         if self.aim.is_some_and(|aim| ratio <= aim) {
             Verdict::Aim
@@ -68,7 +61,6 @@ impl Display for Goal {
 }
 
 impl Verdict {
-    /// In words.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Aim => "within the aim",
@@ -84,7 +76,6 @@ impl Row {
         self.goal.map(|goal| goal.verdict(self.ratio.median))
     }
 
-    /// For other programs.
     pub fn json(&self) -> Value {
         json!({
             "group": self.group, "environment": self.environment, "what": self.what, "with": self.with,

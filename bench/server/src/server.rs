@@ -17,6 +17,11 @@ pub struct Plan {
     pub plain: bool,
 }
 
+/// Options of a [`Plan`].
+pub fn options_of<const N: usize>(options: [(&str, &str); N]) -> Vec<(String, String)> {
+    options.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
 /// A running server.
 pub struct Bench {
     /// For whatever is not measured.
@@ -72,12 +77,7 @@ impl Bench {
 
     /// User and system time of the server so far, in microseconds.
     pub fn cpu_us(&mut self) -> f64 {
-        let info: String = self.conn.get(&["INFO", "cpu"]);
-        let seconds = |name: &str| {
-            let field = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            field.and_then(|value| value.parse::<f64>().ok()).expect("a field of INFO")
-        };
-        (seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1e6
+        self.conn.cpu_us("")
     }
 
     /// What its allocator has given out, in bytes.
@@ -100,12 +100,7 @@ impl Bench {
 
     /// What it is and its version: `redis` and `8.6.3`.
     pub fn version(&mut self) -> (&'static str, String) {
-        let info: String = self.conn.get(&["INFO", "server"]);
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-        match field("valkey_version:") {
-            Some(version) => ("valkey", version),
-            None => ("redis", field("redis_version:").expect("in every server")),
-        }
+        self.conn.version()
     }
 
     /// The same, and the version of the lock module.

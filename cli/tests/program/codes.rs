@@ -1,6 +1,6 @@
 //! Exit codes, options, and what the command sees.
 
-use crate::harness::{Folder, Run, is_held, program, program_at, run, start, wait_held, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program, program_at, queued, run, start, wait_held, wait_waiters};
 use std::path::Path;
 use std::time::Instant;
 use testbed::Server;
@@ -127,8 +127,7 @@ fn grace_is_waited_for_and_told_by_one_that_does_not_wait() {
         assert_eq!(outcome.code, Some(69), "{}", outcome.err);
         assert!(outcome.err.contains("GRACE"), "{}", outcome.err);
     }
-    let waiting = start(server.port(), &["run", "k", "true"]);
-    wait_waiters(&server, "k", 1);
+    let waiting = queued(&server, &["run", "k", "true"]);
     server.connect().ok(&["CONFIG", "SET", "lock.grace-ms", "0"]);
     assert_eq!(waiting.end().code, Some(0));
 }

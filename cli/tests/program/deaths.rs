@@ -1,6 +1,6 @@
 //! One of the two processes is killed, or both are.
 
-use crate::harness::{Folder, Run, is_held, program_at, start, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program_at, queued, start, taken, wait_waiters};
 use crate::process::{self, lives, words};
 use rustix::process::{Pid, kill_process};
 use std::path::Path;
@@ -92,8 +92,7 @@ fn a_command_does_not_begin_when_the_lock_is_lost_before() {
     for option in ["--verbose", "--no-kill"] {
         let folder = Folder::new();
         assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
-        let run = start(server.port(), &["run", "-t", "2s", option, "k", "touch", &folder.text("begun")]);
-        wait_waiters(&server, "k", 1);
+        let run = queued(&server, &["run", "-t", "2s", option, "k", "touch", &folder.text("begun")]);
         let keeper = number(run.keeper());
         run.signal(Signal::STOP);
         conn.int(&["LOCK.RELEASE", "k", "other"]);
@@ -110,11 +109,8 @@ fn a_command_does_not_begin_when_the_lock_is_lost_before() {
 
 #[test]
 fn when_the_parent_is_killed_in_the_queue_the_queue_is_left() {
-    let server = Server::new();
-    let mut conn = server.connect();
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
-    let waiting = start(server.port(), &["run", "k", "true"]);
-    wait_waiters(&server, "k", 1);
+    let (server, _conn) = taken();
+    let waiting = queued(&server, &["run", "k", "true"]);
     let keeper = number(waiting.keeper());
     waiting.signal(Signal::KILL);
     wait_waiters(&server, "k", 0);
@@ -152,10 +148,8 @@ fn when_the_keeper_is_killed_a_command_that_ends_in_time_keeps_its_code() {
 
 #[test]
 fn when_the_keeper_is_killed_in_the_queue_it_is_code_69() {
-    let server = Server::new();
-    assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
-    let waiting = start(server.port(), &["run", "k", "true"]);
-    wait_waiters(&server, "k", 1);
+    let (server, _conn) = taken();
+    let waiting = queued(&server, &["run", "k", "true"]);
     kill_process(waiting.keeper(), Signal::KILL).unwrap();
     assert_eq!(waiting.end().code, Some(69));
 }

@@ -241,6 +241,20 @@ pub(crate) fn wait_held(server: &Server, key: &str) {
     wait_for("the lock to be held", || is_held(&mut conn, key));
 }
 
+/// A server on which another holds the lock k, for long.
+pub(crate) fn taken() -> (Server, Client) {
+    let (server, mut conn) = Server::connected();
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    (server, conn)
+}
+
+/// A run with these words that stands in the queue for the lock k, which another holds.
+pub(crate) fn queued(server: &Server, words: &[&str]) -> Run {
+    let run = start(server.port(), words);
+    wait_waiters(server, "k", 1);
+    run
+}
+
 /// Whether it is held.
 pub(crate) fn is_held(conn: &mut Client, key: &str) -> bool {
     conn.lock_info(key).is_some_and(|info| !info.holders.is_empty())

@@ -1,18 +1,17 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{self, Folder, Run, not_run, program, program_at, python, start, wait_waiters};
+use crate::harness::{self, Folder, Run, not_run, program, program_at, python, queued, start, taken, wait_waiters};
 use crate::process;
 use rustix::process::kill_process;
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testbed::{Proxy, Server, Signal, wait_for};
+use testbed::{Proxy, Request, Server, Signal, wait_for};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
 fn fill_stderr(command: &mut Command) -> UnixStream {
@@ -76,11 +75,8 @@ fn evasive(how: &str, folder: &Folder, server: &Server, options: &[&str]) -> Run
 
 #[test]
 fn a_second_signal_does_not_keep_the_keeper_from_leaving_the_queue() {
-    let server = Server::new();
-    let mut conn = server.connect();
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
-    let mut run = start(server.port(), &["run", "k", "true"]);
-    wait_waiters(&server, "k", 1);
+    let (server, mut conn) = taken();
+    let mut run = queued(&server, &["run", "k", "true"]);
     let keeper = run.keeper();
     // So that it cannot have left before the second one comes.
     kill_process(keeper, Signal::STOP).unwrap();
@@ -96,8 +92,7 @@ fn a_second_signal_does_not_keep_the_keeper_from_leaving_the_queue() {
 
 #[test]
 fn a_wait_ends_although_the_keeper_stands_still() {
-    let server = Server::new();
-    assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let (server, _conn) = taken();
     let run = start(server.port(), &["run", "-w", "2s", "k", "true"]);
     kill_process(run.keeper(), Signal::STOP).unwrap();
     let outcome = run.end();
@@ -214,19 +209,16 @@ fn a_name_whose_first_address_leads_nowhere_is_reached_by_its_second() {
 
 /// A server that answers all that it is asked with this.
 fn answering(reply: &'static str) -> u16 {
-    serving(move |stream| stream.write_all(reply.as_bytes()))
+    serving(move |request| request.reply(reply))
 }
 
 /// A server that does this whenever it is asked something.
-fn serving(answer: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Clone + 'static) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+fn serving(answer: impl Fn(&Request) + Send + Clone + 'static) -> u16 {
+    let (port, requests) = testbed::play();
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, answer) = (stream.unwrap(), answer.clone());
-            std::thread::spawn(move || {
-                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) && answer(&mut stream).is_ok() {}
-            });
+        for request in requests {
+            let answer = answer.clone();
+            std::thread::spawn(move || answer(&request));
         }
     });
     port
@@ -234,9 +226,9 @@ fn serving(answer: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Clone + 's
 
 #[test]
 fn a_short_wait_takes_a_free_lock_from_a_server_that_takes_longer() {
-    let slow = serving(|stream| {
+    let slow = serving(|request| {
         std::thread::sleep(Duration::from_millis(50));
-        stream.write_all(b":5\r\n")
+        request.reply(":5\r\n");
     });
     let outcome = harness::run(slow, &["run", "-w", "1ms", "k", "echo", "ran"]);
     assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
@@ -244,10 +236,10 @@ fn a_short_wait_takes_a_free_lock_from_a_server_that_takes_longer() {
 
 #[test]
 fn a_reply_that_never_ends_keeps_neither_process() {
-    let dripping = serving(|stream| {
-        stream.write_all(b"$1000000\r\n")?;
+    let dripping = serving(|request| {
+        request.reply("$1000000\r\n");
         loop {
-            stream.write_all(b"x")?;
+            request.reply("x");
             std::thread::sleep(Duration::from_millis(100));
         }
     });

@@ -1,7 +1,7 @@
 //! Locks that are held beside a script: `hold`, and `acquire`, `renew` and `release` with a token.
 
 use crate::documents::json_names;
-use crate::harness::{Folder, Outcome, Run, is_held, program, run, start, wait_waiters};
+use crate::harness::{Folder, Outcome, Run, is_held, program, queued, run, start, wait_waiters};
 use crate::operators::fields;
 use serde_json::Value as Json;
 use std::fs;
@@ -76,8 +76,7 @@ fn a_hold_waits_in_the_queue_and_says_when_the_lock_is_lost() {
     let server = Server::new();
     let (first, _, input) = hold(server.port(), &["-t", "3s", "k"]);
     assert_eq!(run(server.port(), &["hold", "-n", "k"]).code, Some(75));
-    let second = start(server.port(), &["hold", "k"]);
-    wait_waiters(&server, "k", 1);
+    let second = queued(&server, &["hold", "k"]);
     second.signal(Signal::TERM);
     assert_eq!(second.end().code, Some(143));
     drop(input);

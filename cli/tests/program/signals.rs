@@ -1,6 +1,6 @@
 //! Signals: while it waits, and while the command runs.
 
-use crate::harness::{Folder, Run, is_held, program, program_at, start, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program, program_at, queued, start, taken, wait_waiters};
 use std::path::Path;
 use std::process::Stdio;
 use testbed::{Server, Signal, wait_for};
@@ -9,12 +9,9 @@ const ENDING: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUI
 
 #[test]
 fn a_signal_ends_the_wait_and_leaves_the_queue() {
-    let server = Server::new();
-    let mut conn = server.connect();
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let (server, mut conn) = taken();
     for signal in ENDING {
-        let waiting = start(server.port(), &["run", "k", "echo", "ran"]);
-        wait_waiters(&server, "k", 1);
+        let waiting = queued(&server, &["run", "k", "echo", "ran"]);
         waiting.signal(signal);
         let outcome = waiting.end();
         assert_eq!((outcome.code, outcome.out.as_str()), (Some(128 + signal.as_raw()), ""), "{}", outcome.err);

@@ -1,6 +1,6 @@
 //! One of the two processes is stopped, or the command is; and goes on.
 
-use crate::harness::{Folder, is_held, start};
+use crate::harness::{Folder, is_held, queued, start, taken};
 use crate::process::{lives, pid, state};
 use rustix::process::kill_process;
 use testbed::{Proxy, Server, Signal, wait_for};
@@ -38,12 +38,9 @@ fn a_keeper_that_was_stopped_for_a_moment_renews_again() {
 
 #[test]
 fn a_keeper_that_slept_through_its_hold_stands_in_the_queue_again() {
-    let server = Server::new();
-    let mut conn = server.connect();
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let (server, mut conn) = taken();
     let script = "redis-cli -p \"$0\" LOCK.CHECK k \"$REDIS_LOCK_OWNER\" WRITE FENCE \"$REDIS_LOCK_FENCE\"";
-    let run = start(server.port(), &["run", "-t", "2s", "k", "sh", "-c", script, &server.port().to_string()]);
-    crate::harness::wait_waiters(&server, "k", 1);
+    let run = queued(&server, &["run", "-t", "2s", "k", "sh", "-c", script, &server.port().to_string()]);
     let keeper = run.keeper();
     kill_process(keeper, Signal::STOP).unwrap();
     let fence = conn.int(&["LOCK.EXTEND", "k", "other", "PX", "600000"]).unwrap();

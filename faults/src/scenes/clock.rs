@@ -22,9 +22,6 @@ use std::time::Duration;
 use testbed::{Server, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is due may come so many milliseconds later: the server's timers follow the wall clock, but it checks that clock
-/// ten times a second.
-const LATE_MS: u64 = 500;
 /// When the spans end over which the clocks step, after their begin.
 const SPAN_MS: u64 = 800;
 /// When the lease ends that goes over the promotion as well.
@@ -225,7 +222,7 @@ impl Stage<'_> {
         self.report.add(&format!("seen: {what}"), 1);
         let stalled = self.witness.stalled_us(latest, told);
         self.own_late.push(told.0.saturating_sub(latest.0 + stalled));
-        if told < earliest || told.0 > latest.after_ms(LATE_MS).0 + stalled {
+        if !self.witness.is_in_time((earliest, latest), told) {
             let due = format!("due from {earliest:?} to {latest:?}, stalled for {stalled} us");
             self.report.violation(format!("{what}: asked for at {asked:?}, {due}, told at {told:?}"));
         }

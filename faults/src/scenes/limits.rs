@@ -22,9 +22,6 @@ use std::time::Duration;
 use testbed::{Client, Server, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is due may come so many milliseconds later: the module asks the server ten times a second whether it may write
-/// again.
-const LATE_MS: u64 = 500;
 /// Leases of the scene that end while the state lasts.
 const BRIEF_MS: u64 = 400;
 /// So much of the time, in percent, a server may be busy that only has to refuse: with the clients here it is a few.
@@ -360,10 +357,7 @@ impl Stage<'_> {
     /// For a second, longer than the brief lease runs, the server does not spin: leases are due, and must not end.
     fn rests(&mut self) {
         let mut conn = self.server.connect();
-        let mut spent_us = || {
-            let mut seconds = |field| conn.info("cpu", field).parse::<f64>().expect("seconds");
-            ((seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1e6) as u64
-        };
+        let mut spent_us = || conn.cpu_us("") as u64;
         let (from, before) = (Moment::now(), spent_us());
         thread::sleep(Duration::from_secs(1));
         let (spent, took) = (spent_us() - before, Moment::now().0 - from.0);
@@ -378,9 +372,8 @@ impl Stage<'_> {
     /// The waiter is granted between two moments, or a little later.
     fn granted(&mut self, what: &str, asking: Asking, due: (Moment, Moment)) {
         let (_, answer, told) = asking.join().expect("does not panic");
-        let stalled = self.witness.stalled_us(due.1, told);
         self.report.add(&format!("granted {what}"), 1);
-        if answer.int().is_none() || told < due.0 || told.0 > due.1.after_ms(LATE_MS).0 + stalled {
+        if answer.int().is_none() || !self.witness.is_in_time(due, told) {
             self.report.violation(format!("{:?}: {what}: {answer:?} at {told:?}, due {due:?}", self.state));
         }
     }
@@ -389,9 +382,8 @@ impl Stage<'_> {
     fn null(&mut self, asking: Asking) {
         let (asked, answer, told) = asking.join().expect("does not panic");
         let due = asked.after_ms(BRIEF_MS);
-        let stalled = self.witness.stalled_us(due, told);
         self.report.add("timeouts", 1);
-        if answer != Answer::Null || told < due || told.0 > due.after_ms(LATE_MS).0 + stalled {
+        if answer != Answer::Null || !self.witness.is_in_time((due, due), told) {
             self.report.violation(format!("{:?}: a timeout: {answer:?} at {told:?}, due {due:?}", self.state));
         }
     }

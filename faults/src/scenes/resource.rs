@@ -7,14 +7,15 @@
 //!
 //! A round is five seconds with fences, or guarded, and five without; with kills, eight of them each.
 
-mod kills;
+mod beside;
 
-use crate::caller::{Answer, Caller};
+use self::beside::Harm;
+use crate::breaks::break_locks;
+use crate::caller::Caller;
 use crate::options::{Options, Scene};
 use crate::report::Report;
 use crate::resource::Resource;
 use rand::{RngExt, rngs::StdRng};
-use redis::Value;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,55 +40,48 @@ pub const SCENE: Scene = Scene {
 };
 
 fn play(options: &Options, report: &mut Report) {
-    let in_redis = match options.variant {
-        "redis-with-kills" => return kills::play(options, report),
-        data => data == "redis",
-    };
-    let server = Server::new();
-    for (round, is_safe) in (0..options.rounds).flat_map(|round| [(round, true), (round, false)]) {
-        run(&server, options, round, (in_redis, is_safe), report);
-    }
-    let [safe, other] = if in_redis { ["guarded", "not guarded"] } else { ["with fences", "without fences"] };
-    for what in ["updates lost", "values changed under a reader"] {
-        let seen = report.figure(&format!("{safe}: {what}"));
-        if seen > 0 {
-            report.violation(format!("{safe}: {what}: {seen}"));
-        }
-    }
-    report.must_see([&*format!("{safe}: refused as too late"), &format!("{other}: updates lost")]);
-    if !in_redis {
-        report.must_see(["without fences: values changed under a reader"]);
+    match options.variant {
+        "redis" => beside::play(Harm::Breaks(HALF_ROUND), options, report),
+        "redis-with-kills" => beside::play(Harm::Kills, options, report),
+        _ => play_outside(options, report),
     }
 }
 
-fn run(server: &Server, options: &Options, round: u64, (in_redis, is_safe): (bool, bool), report: &mut Report) {
+fn play_outside(options: &Options, report: &mut Report) {
+    let server = Server::new();
+    for (round, has_fences) in (0..options.rounds).flat_map(|round| [(round, true), (round, false)]) {
+        half_round(&server, options, round, has_fences, report);
+    }
+    let what = ["updates lost", "values changed under a reader"];
+    for figure in what.map(|what| format!("with fences: {what}")) {
+        let seen = report.figure(&figure);
+        if seen > 0 {
+            report.violation(format!("{figure}: {seen}"));
+        }
+    }
+    report.must_see(what.map(|what| format!("without fences: {what}")));
+    report.must_see(["with fences: refused as too late"]);
+}
+
+fn half_round(server: &Server, options: &Options, round: u64, has_fences: bool, report: &mut Report) {
     let storage: Storage =
-        std::array::from_fn(|_| Mutex::new(Counter { looks_at_fences: is_safe, ..Counter::default() }));
-    let data = if in_redis { Data::Redis { guarded: is_safe } } else { Data::Outside(&storage) };
+        std::array::from_fn(|_| Mutex::new(Counter { looks_at_fences: has_fences, ..Counter::default() }));
     server.connect().ok(&["FLUSHALL"]);
     let until = Instant::now() + HALF_ROUND;
     let counts = thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let dice = options.dice(round * 1000 + number * 2 + u64::from(is_safe));
-                let name = format!("{round}.{is_safe}.{number}");
+                let dice = options.dice(round * 1000 + number * 2 + u64::from(has_fences));
+                let name = format!("{round}.{has_fences}.{number}");
                 let caller = Caller::new(server.port(), PATIENCE);
-                let client = Client { name, caller, dice, data, counts: Counts::default() };
+                let client = Client { name, caller, dice, storage: &storage, counts: Counts::default() };
                 scope.spawn(move || client.live(until))
             })
             .collect();
-        break_locks(server, options.dice(round), until);
+        break_locks(server, COUNTERS, options.dice(round), until);
         clients.into_iter().map(|client| client.join().expect("clients do not panic")).collect::<Vec<_>>()
     });
-    tell(report, server, data, &counts);
-}
-
-#[derive(Clone, Copy)]
-enum Data<'s> {
-    /// In a storage of their own.
-    Outside(&'s Storage),
-    /// Beside the locks. All clients write.
-    Redis { guarded: bool },
+    tell(report, if has_fences { "with fences" } else { "without fences" }, &storage, &counts);
 }
 
 /// What is shared, each counter under a lock of its own.
@@ -133,7 +127,7 @@ struct Client<'s> {
     name: String,
     caller: Caller,
     dice: StdRng,
-    data: Data<'s>,
+    storage: &'s Storage,
     counts: Counts,
 }
 
@@ -143,13 +137,12 @@ impl Client<'_> {
         while Instant::now() < until {
             requests += 1;
             let (number, writes) = (self.dice.random_range(0..COUNTERS), self.dice.random_bool(0.6));
-            let writes = writes || matches!(self.data, Data::Redis { .. });
-            let (key, owner) = (format!("counter{number}"), format!("{}.{requests}", self.name));
+            let (key, owner) = (format!("lock{number}"), format!("{}.{requests}", self.name));
             let (mode, lease) = (if writes { "WRITE" } else { "READ" }, self.dice.random_range(10..60));
             let request = format!("LOCK.RW {key} {owner} {mode} PX {lease} BLOCK 100");
             let (_, answer, _) = self.caller.ask_long(&request, Duration::from_millis(100));
             let Some(fence) = answer.int() else { continue };
-            if self.work((number, &owner), fence, writes, lease).is_err() {
+            if self.work(number, fence, writes, lease).is_err() {
                 self.counts.too_late += 1;
             }
             self.caller.ask(&format!("LOCK.RELEASE {key} {owner}"));
@@ -158,48 +151,20 @@ impl Client<'_> {
     }
 
     /// Adds one, or reads twice, with a pause in the middle that is sometimes longer than the lease.
-    fn work(&mut self, (number, owner): (usize, &str), fence: i64, writes: bool, lease_ms: u64) -> Result<(), TooLate> {
-        let value = self.read((number, owner), fence, writes)?;
+    fn work(&mut self, number: usize, fence: i64, writes: bool, lease_ms: u64) -> Result<(), TooLate> {
+        let value = counter(self.storage, number).read(fence, writes)?;
         let late = self.dice.random_bool(0.2);
         self.counts.late += u64::from(late);
         thread::sleep(Duration::from_millis(if late { self.dice.random_range(lease_ms..lease_ms * 4) } else { 2 }));
         if writes {
-            match self.data {
-                Data::Outside(storage) => counter(storage, number).write(fence, value + 1)?,
-                Data::Redis { .. } => drop(self.ask((number, owner), fence, "SET", &(value + 1).to_string())?),
-            }
+            counter(self.storage, number).write(fence, value + 1)?;
             self.counts.acknowledged += 1;
         } else {
-            let again = self.read((number, owner), fence, writes)?;
+            let again = counter(self.storage, number).read(fence, writes)?;
             self.counts.read_twice += 1;
             self.counts.changed += u64::from(again != value);
         }
         Ok(())
-    }
-
-    fn read(&mut self, (number, owner): (usize, &str), fence: i64, writes: bool) -> Result<u64, TooLate> {
-        if let Data::Outside(storage) = self.data {
-            return counter(storage, number).read(fence, writes);
-        }
-        let value = self.ask((number, owner), fence, "GET", "")?;
-        Ok(redis::from_redis_value::<Option<u64>>(value).expect("a number, or nothing").unwrap_or(0))
-    }
-
-    /// What a command on the data in Redis is answered.
-    fn ask(&mut self, (number, owner): (usize, &str), fence: i64, name: &str, word: &str) -> Result<Value, TooLate> {
-        let command = format!("{name} data{number} {word}").trim_end().to_owned();
-        let Data::Redis { guarded: true } = self.data else {
-            return match self.caller.ask(&command).1 {
-                Answer::Value(value) => Ok(value),
-                Answer::Null => Ok(Value::Nil),
-                other => panic!("{command}: {other:?}"),
-            };
-        };
-        match self.caller.ask(&format!("LOCK.GUARD counter{number} {owner} {fence} {command}")).1 {
-            Answer::Value(Value::Array(mut pair)) => Ok(pair.pop().expect("the fence and the reply")),
-            Answer::Null => Err(TooLate),
-            other => panic!("{command}: {other:?}"),
-        }
     }
 }
 
@@ -207,30 +172,9 @@ fn counter(storage: &Storage, number: usize) -> MutexGuard<'_, Counter> {
     storage[number].lock().expect("nobody panics with it")
 }
 
-/// Takes locks from their holders, which are not informed.
-fn break_locks(server: &Server, mut dice: StdRng, until: Instant) {
-    let mut conn = server.connect();
-    while Instant::now() < until {
-        conn.get::<i64>(&["LOCK.BREAK", &format!("counter{}", dice.random_range(0..COUNTERS))]);
-        thread::sleep(Duration::from_millis(dice.random_range(1..40)));
-    }
-}
-
-fn tell(report: &mut Report, server: &Server, data: Data<'_>, counts: &[Counts]) {
+fn tell(report: &mut Report, how: &str, storage: &Storage, counts: &[Counts]) {
     let sum = |of: fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
-    let mut conn = server.connect();
-    let stored: u64 = (0..COUNTERS)
-        .map(|number| match data {
-            Data::Outside(storage) => counter(storage, number).value,
-            Data::Redis { .. } => conn.get::<Option<u64>>(&["GET", &format!("data{number}")]).unwrap_or(0),
-        })
-        .sum();
-    let how = match data {
-        Data::Outside(storage) if counter(storage, 0).looks_at_fences => "with fences",
-        Data::Outside(_) => "without fences",
-        Data::Redis { guarded: true } => "guarded",
-        Data::Redis { guarded: false } => "not guarded",
-    };
+    let stored: u64 = (0..COUNTERS).map(|number| counter(storage, number).value).sum();
     let acknowledged = sum(|client| client.acknowledged);
     for (what, count) in [
         ("updates acknowledged", acknowledged),

@@ -12,8 +12,8 @@ use self::client::{Client, LEASE_MS_MAX};
 use self::records::Records;
 use crate::options::{Options, Scene};
 use crate::report::Report;
-use crate::wire::{Reply, Wire};
-use std::io;
+use crate::wire::Wire;
+use redis::{RedisResult, Value};
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::{Server, wait_for};
@@ -101,12 +101,11 @@ fn play_round(round: u64, options: &Options, report: &mut Report) {
 }
 
 /// Reads the stream to its end.
-fn read(mut link: Wire) -> io::Result<Records> {
+fn read(mut link: Wire) -> RedisResult<Records> {
     let mut records = Records::default();
     loop {
-        let Reply::Array(words) = link.read()? else { continue };
-        let text = |word| if let Reply::Bulk(text) = word { text } else { String::new() };
-        let command: Vec<String> = words.into_iter().map(text).collect();
+        let command @ Value::Array(_) = link.read()? else { continue };
+        let command: Vec<String> = redis::from_redis_value(command)?;
         if command.last().is_some_and(|last| last == END) {
             return Ok(records);
         }

@@ -16,7 +16,7 @@ use crate::report::Report;
 use clap::{Arg, ArgAction};
 use std::fs;
 use std::path::{Path, PathBuf};
-use testbed::{Client, Server, Setup};
+use testbed::{Server, Setup};
 
 /// What 10,000 pairs take where the bounds hold as they stand.
 const PAIRS_US: u64 = 22_000;
@@ -78,7 +78,8 @@ impl Column {
     fn measure(program: Option<&Path>, chosen: &[&Case], rounds: u64, report: &mut Report) -> Column {
         let setup = || program.into_iter().fold(Server::setup(), Setup::program);
         let mut stage = Stage::new(setup(), true, 1);
-        let server = version(&mut stage.conn);
+        let (kind, version) = stage.conn.version();
+        let server = format!("{} {version}", if kind == "valkey" { "Valkey" } else { "Redis" });
         let pairs_us = median(&mut (0..SAMPLES_MIN).map(|_| pairs_us(&mut stage)).collect::<Vec<_>>());
         drop(stage);
         println!("{server}: 10,000 pairs take {} of CPU", ms(pairs_us));
@@ -168,15 +169,6 @@ fn median(all: &mut [u64]) -> u64 {
 
 fn ms(us: u64) -> String {
     format!("{}.{} ms", us / 1_000, us % 1_000 / 100)
-}
-
-fn version(conn: &mut Client) -> String {
-    let text: String = conn.get(&["INFO", "server"]);
-    // Valkey says which Redis it is like, too.
-    let named = [("valkey_version:", "Valkey"), ("redis_version:", "Redis")]
-        .into_iter()
-        .find_map(|(field, name)| Some(format!("{name} {}", text.lines().find_map(|line| line.strip_prefix(field))?)));
-    named.expect("one of the two")
 }
 
 fn table(chosen: &[&Case], columns: &[Column]) -> String {

@@ -1,9 +1,9 @@
 //! Says how the figures in bench/results stand to their bounds, or writes them into the page.
 
+use bench::Outcome;
 use bench::page::{PAGE, blocks, filled, machines, top};
 use bench::results;
 use clap::{Arg, ArgAction, Command};
-use std::error::Error;
 use std::fs;
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     bench::finish(run())
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
+fn run() -> Outcome<()> {
     let options = Command::new("figures")
         .about("How the figures in bench/results stand to their bounds")
         .arg(Arg::new("write").long("write").action(ArgAction::SetTrue).help("Write them into the page instead"))

@@ -1,6 +1,7 @@
 //! Puts sequences of commands side by side: `load --run 'name: SET {key} {owner}; DEL {key}' --run ...`. They are run
 //! in turn, round by round, on the same server process. Fails when a reply is not what it must be.
 
+use bench::Outcome;
 use bench::driver::{Driver, Load};
 use bench::machine::Machine;
 use bench::measure::{self, Bed, Lane, Shape, Slice};
@@ -10,7 +11,6 @@ use bench::server::Plan;
 use bench::template::Sequence;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::json;
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     bench::finish(run(&options()))
 }
 
-fn run(options: &ArgMatches) -> Result<(), Box<dyn Error>> {
+fn run(options: &ArgMatches) -> Outcome<()> {
     let number = |name: &str| number_of(options, name);
     let plan = Plan {
         program: options.get_one::<PathBuf>("server").cloned(),

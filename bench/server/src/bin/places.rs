@@ -2,16 +2,16 @@
 //! keys, each in a server of its own and in turn. `tools/sizing.py` measures their memory, and `faults worst_step` how
 //! long other clients stand still.
 
+use bench::Outcome;
 use bench::machine::Machine;
 use bench::options::{number, number_of, path};
 use bench::ratio::Spread;
 use bench::reply::Reply;
 use bench::results;
-use bench::server::{Bench, Plan};
+use bench::server::{Bench, Plan, options_of};
 use clap::{ArgMatches, Command};
 use redis::Cmd;
 use serde_json::{Value, json};
-use std::error::Error;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -25,8 +25,6 @@ const SLICES: usize = 5;
 /// Longer than everything takes.
 const LONG_MS: &str = "3600000";
 const RATIO_GOAL: f64 = 1.5;
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     bench::finish(run(&options()))
@@ -124,8 +122,7 @@ impl Room {
             ("lock.max-place-bytes", "1073741824"),
             ("lock.max-queue-ms", LONG_MS),
         ];
-        let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let mut server = Plan { program, options, ..Plan::default() }.start();
+        let mut server = Plan { program, options: options_of(options), ..Plan::default() }.start();
         let conn = TcpStream::connect(server.address())?;
         conn.set_nodelay(true)?;
         let (holders, waiters) = match shape {

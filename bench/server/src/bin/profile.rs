@@ -1,6 +1,7 @@
 //! Which functions of the module run how many instructions for a command, and how many the server and libc run that
 //! they call. Writes a table for each server to bench/results.
 
+use bench::Outcome;
 use bench::callgrind::{At, Counts, functions};
 use bench::driver::Load;
 use bench::instructions::{Counted, Counter};
@@ -23,8 +24,6 @@ const GROUPS: [&str; 4] = ["pair", "refused", "again", "extend"];
 const CRATES: [&str; 3] = ["redis_lock", "lock_core", "server_api"];
 /// As of `server_instructions`.
 const KEYS: usize = 1_000;
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     bench::finish(run(&options()))

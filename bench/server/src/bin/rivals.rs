@@ -1,6 +1,7 @@
 //! What the module's locks cost a server beside what people use without it, each row in turn on one server process,
 //! with what it is to cost. Leaves what it found in a file.
 
+use bench::Outcome;
 use bench::driver::{Driver, Load};
 use bench::machine::{Machine, keep_on_one_processor};
 use bench::measure::{self, Bed, Lane, Sample, Shape, Slice};
@@ -14,12 +15,9 @@ use bench::{goals, results, scripts};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::{Value, json};
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const ROWS: [&str; 14] = [
     "pair",
@@ -150,9 +148,7 @@ impl Choice {
         for comparison in &group.comparisons {
             if let (Some(what), Some(with)) = (places[comparison.what], places[comparison.with]) {
                 let names = [comparison.what, comparison.with].map(|place| group.contestants[place].name.clone());
-                let mut row = by_cpu(group.name, names, &samples[what], &samples[with]);
-                row.environment = environment.to_string();
-                rows.push(row);
+                rows.push(by_cpu((group.name, &environment.to_string()), names, &samples[what], &samples[with]));
             }
         }
         if let Some(count) = group.flat {
@@ -193,9 +189,7 @@ impl Choice {
         let mut rows = Vec::new();
         for ((name, _), samples) in pairs.iter().zip(samples.chunks(2)) {
             let names = [format!("{name} among {}", self.held), format!("{name} among {HELD_FEW}")];
-            let mut row = by_cpu("held", names, &samples[0], &samples[1]);
-            row.environment = environment.to_string();
-            rows.push(row);
+            rows.push(by_cpu(("held", &environment.to_string()), names, &samples[0], &samples[1]));
         }
         Ok(self.judge(rows))
     }
@@ -223,7 +217,7 @@ impl Choice {
         headline("loaded", environment, CPU);
         let rows = sequences.iter().zip(samples.chunks(2)).map(|((name, _), samples)| {
             let names = [format!("{name} with the module"), "without it".to_owned()];
-            Row { environment: environment.to_owned(), ..by_cpu("loaded", names, &samples[0], &samples[1]) }
+            by_cpu(("loaded", environment), names, &samples[0], &samples[1])
         });
         Ok(self.judge(rows.collect()))
     }
@@ -270,11 +264,17 @@ fn headline(name: &str, environment: &str, unit: &str) {
     println!("\n{name}: {environment}; medians of {unit}");
 }
 
-fn by_cpu(group: &'static str, [what, with]: [String; 2], ours: &[Sample], theirs: &[Sample]) -> Row {
+/// A row of a group and its circumstances.
+fn by_cpu(
+    (group, environment): (&'static str, &str),
+    [what, with]: [String; 2],
+    ours: &[Sample],
+    theirs: &[Sample],
+) -> Row {
     let (ours, theirs) = (measure::cpu_us(ours), measure::cpu_us(theirs));
     Row {
         group,
-        environment: String::new(),
+        environment: environment.to_owned(),
         what,
         with,
         unit: CPU,

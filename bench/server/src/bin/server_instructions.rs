@@ -1,6 +1,7 @@
 //! Instructions that a server runs for the commands that `rivals` times, so that a change can be judged on a noisy
 //! machine.
 
+use bench::Outcome;
 use bench::driver::Load;
 use bench::goals::{self, Measured};
 use bench::instructions::{Counted, Counter};
@@ -23,8 +24,6 @@ const KEYS: usize = 1_000;
 
 /// The module's file.
 const MODULE: &str = "libredis_lock.so";
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     bench::finish(run(&options()))

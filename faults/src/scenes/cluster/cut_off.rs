@@ -263,7 +263,7 @@ fn judge_cuts(has_grace: bool, cuts: &[Cut], saw: &Saw, report: &mut Report) {
     });
     // A deposed primary does not know of its successor's.
     let counted: Vec<Grant> = saw.grants.iter().filter(|grant| !any(Cut::is_deposed, grant)).cloned().collect();
-    tell(report, [fences(&counted), answers(saw)].concat(), |_| None);
+    tell(report, [fences(&counted), answers(&saw.forgotten, &saw.too_early)].concat(), |_| None);
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use super::saw::Saw;
 use super::wish::{CLIENTS, quiet_key};
 use crate::history::Moment;
 use crate::options::dice;
-use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
-use testbed::Proxy;
+use testbed::{Proxy, Signal};
 
 /// A process of clients, and what it says.
 pub struct Process {
@@ -69,7 +68,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it is not waited for yet");
+        testbed::signal(&self.child, signal);
     }
 
     /// What it said. The last line of a process that was killed may be cut off.

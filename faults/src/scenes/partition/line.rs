@@ -4,7 +4,7 @@
 //! Owners that never come back stand at the head. The line moves on when their QUEUE is over, and the PX of those whose
 //! grants were delivered. The others are granted in the order in which they came.
 
-use super::wires::{BYTES, LATE_MS, PATIENCE, Stage};
+use super::wires::{BYTES, PATIENCE, Stage};
 use crate::audit;
 use crate::caller::{Caller, Numbered};
 use crate::history::{Grant, Moment, Release};
@@ -32,6 +32,8 @@ const SHORT_LEASE_MS: u64 = 500;
 const LONG_LEASE_MS: u64 = 30_000;
 /// The reply of a grant is longer, so that it is cut.
 const REPLY_BYTES: u32 = 19;
+/// The times of several owners end one after the other, each a little late.
+const HELD_UP_US_MAX: u64 = 2_000_000;
 /// An owner that lives is granted by then.
 const LINE_MS: u64 = 15_000;
 
@@ -153,7 +155,7 @@ impl Stage<'_> {
         let Some(next) = told else { return };
         let late = held_up_us(next, freed, &places[..first], lapsed);
         let stalled = self.witness.stalled_us(freed, next);
-        if late > 4 * LATE_MS * 1_000 + stalled {
+        if late > HELD_UP_US_MAX + stalled {
             let dead = &stood[..first].iter().map(|(kind, _)| kind).collect::<Vec<_>>();
             self.report
                 .violation(format!("held up for {late} us too long by {dead:?}, {lapsed:?}: {:?}", places[first]));

@@ -1,8 +1,8 @@
 //! What happens to the wires, and to what is sent over them.
 
-use crate::caller::{Answer, Asking, Caller, ask_apart};
+use crate::caller::{Answer, Caller};
 use crate::history::Moment;
-use crate::look::{apart, left_ms, waiting};
+use crate::look::{apart, left_ms, wait_in_line, waiting};
 use crate::report::Report;
 use crate::witness::Witness;
 use rand::seq::SliceRandom;
@@ -13,8 +13,6 @@ use std::time::Duration;
 use testbed::{Client, Proxy, Server, wait_for};
 
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// What is due may come so many milliseconds later.
-pub const LATE_MS: u64 = 500;
 /// About as many as a client sends and receives from the connection to the reply: any of them may be the last.
 pub const BYTES: u32 = 300;
 
@@ -199,9 +197,7 @@ impl Stage<'_> {
         let mut client = Caller::new(wire.port(), PATIENCE);
         let (from, answer, to) = client.ask(&format!("LOCK.ACQUIRE {key} vanishes PX {LEASE_MS} SESSION {GRACE_MS}"));
         assert!(answer.int().is_some(), "{answer:?}");
-        let next: Asking =
-            ask_apart(self.primary.port(), format!("LOCK.ACQUIRE {key} next BLOCK 0"), PATIENCE, PATIENCE);
-        wait_for("it to wait in line", || waiting(&mut conn, key) == 1);
+        let next = wait_in_line(self.primary, key, format!("LOCK.ACQUIRE {key} next BLOCK 0"), PATIENCE, PATIENCE);
         wire.freeze(true);
         client.hang_up();
         thread::sleep(Duration::from_millis(2 * GRACE_MS));
@@ -217,8 +213,7 @@ impl Stage<'_> {
             (from.after_ms(LEASE_MS), to.after_ms(LEASE_MS))
         };
         let (_, answer, told) = next.join().expect("does not panic");
-        let stalled = self.witness.stalled_us(due.1, told);
-        if answer.int().is_none() || told < due.0 || told.0 > due.1.after_ms(LATE_MS).0 + stalled {
+        if answer.int().is_none() || !self.witness.is_in_time(due, told) {
             self.report.violation(format!("{key}: the next got {answer:?} at {told:?}, due {due:?}"));
         }
         // The messages that arrive now concern no hold.

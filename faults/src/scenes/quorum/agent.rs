@@ -1,7 +1,7 @@
 //! Processes of clients. Each takes the lock over and over with the library of its language, and says by lines what it
 //! sees. The resource is here: it answers each write.
 
-use crate::agents::{Line, Listener, Process, boot_us};
+use crate::agents::{Line, Listener, Process, Task, boot_us};
 use crate::client::QUORUM;
 use crate::history::{Grant, Moment, Release};
 use crate::resource::{Resource, Used};
@@ -183,7 +183,7 @@ impl Stage {
 
     /// What to do next, in words.
     fn next(&self, client: u64) -> String {
-        let end = || json!({"do": "end"}).to_string();
+        let end = || Task::only("end").line();
         match &self.pace {
             Pace::Work(dice) => {
                 let mut dice = dice.lock().expect("nobody panics with it");
@@ -208,9 +208,25 @@ impl Stage {
             }
         }
     }
+}
 
+fn task(hold_ms: u64, work_ms: u64) -> String {
+    let (keys, mode) = (vec![KEY.to_owned()], "write".to_owned());
+    Task { keys, mode, lease_ms: LEASE_MS, wait_ms: WAIT_MS, hold_ms, work_ms, ..Task::only("take") }.line()
+}
+
+pub fn start(stage: &Arc<Stage>, client: u64) -> Process<Library> {
+    let boot_ahead_us = boot_us().saturating_sub(Moment::now().0);
+    let what = json!({"urls": stage.urls[client as usize % 2], "key": KEY, "lease_ms": LEASE_MS, "wait_ms": WAIT_MS,
+        "boot_ahead_us": boot_ahead_us});
+    let mut command = stage.library.command();
+    command.arg(what.to_string());
+    Process::start(Arc::clone(stage), client, stage.library, command)
+}
+
+impl Listener<Library> for Stage {
     /// Notes what an agent says; what it is to be answered.
-    fn answer(&self, client: u64, line: Line) -> Option<String> {
+    fn hear(&self, client: u64, _: Library, line: Line) -> Option<String> {
         let mut record = self.record();
         match line {
             Line::Next => {
@@ -249,27 +265,6 @@ impl Stage {
             Line::Guarding { .. } | Line::Guarded | Line::Exit { .. } => unreachable!("no task is for that"),
         }
         None
-    }
-}
-
-fn task(hold_ms: u64, work_ms: u64) -> String {
-    json!({"do": "take", "keys": [KEY], "mode": "write", "lease_ms": LEASE_MS, "wait_ms": WAIT_MS, "hold_ms": hold_ms,
-        "work_ms": work_ms, "guarded": false})
-    .to_string()
-}
-
-pub fn start(stage: &Arc<Stage>, client: u64) -> Process<Library> {
-    let boot_ahead_us = boot_us().saturating_sub(Moment::now().0);
-    let what = json!({"urls": stage.urls[client as usize % 2], "key": KEY, "lease_ms": LEASE_MS, "wait_ms": WAIT_MS,
-        "boot_ahead_us": boot_ahead_us});
-    let mut command = stage.library.command();
-    command.arg(what.to_string());
-    Process::start(Arc::clone(stage), client, stage.library, command)
-}
-
-impl Listener<Library> for Stage {
-    fn hear(&self, client: u64, _: Library, line: &str) -> Result<Option<String>, serde_json::Error> {
-        Ok(self.answer(client, serde_json::from_str(line)?))
     }
 
     fn is_gone(&self, _: u64, _: Library) -> bool {

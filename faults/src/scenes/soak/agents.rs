@@ -2,9 +2,9 @@
 //! sees. Faults/agents/soak.py has the words of these lines.
 
 use super::kind::Kind;
-use super::record::{Record, Task};
+use super::record::{Record, task_for};
 use super::servers::{NAME, Servers};
-use crate::agents::{Line, Listener, Process};
+use crate::agents::{Line, Listener, Process, Task};
 use rand::rngs::StdRng;
 use serde_json::json;
 use std::fs::File;
@@ -45,24 +45,6 @@ impl Stage {
     pub fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.record.lock().expect("nobody panics with it")
     }
-
-    fn answer(&self, client: u64, kind: Kind, line: Line) -> Option<String> {
-        if line != Line::Next {
-            return self.record().hear(client, kind, line);
-        }
-        let rest = self.phase() != Phase::Work;
-        self.record().is_idle(client, rest);
-        match self.phase() {
-            Phase::Work => {
-                let task = Task::choose(kind, &mut self.dice.lock().expect("nobody panics with it"));
-                let text = serde_json::to_string(&task).expect("plain");
-                self.record().begins(client, task);
-                Some(text)
-            }
-            Phase::Rest => Some(json!({"do": "rest"}).to_string()),
-            Phase::End => Some(json!({"do": "end"}).to_string()),
-        }
-    }
 }
 
 pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
@@ -81,8 +63,22 @@ pub fn start(stage: &Arc<Stage>, client: u64, kind: Kind) -> Process<Kind> {
 }
 
 impl Listener<Kind> for Stage {
-    fn hear(&self, client: u64, kind: Kind, line: &str) -> Result<Option<String>, serde_json::Error> {
-        Ok(self.answer(client, kind, serde_json::from_str(line)?))
+    fn hear(&self, client: u64, kind: Kind, line: Line) -> Option<String> {
+        if line != Line::Next {
+            return self.record().hear(client, kind, line);
+        }
+        let rest = self.phase() != Phase::Work;
+        self.record().is_idle(client, rest);
+        match self.phase() {
+            Phase::Work => {
+                let task = task_for(kind, &mut self.dice.lock().expect("nobody panics with it"));
+                let text = task.line();
+                self.record().begins(client, task);
+                Some(text)
+            }
+            Phase::Rest => Some(Task::only("rest").line()),
+            Phase::End => Some(Task::only("end").line()),
+        }
     }
 
     fn is_gone(&self, client: u64, _: Kind) -> bool {

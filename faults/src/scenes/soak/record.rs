@@ -1,13 +1,12 @@
 //! What the clients have seen, and the resources that they write to.
 
 use super::kind::Kind;
-use crate::agents::{Line, boot_us};
+use crate::agents::{Line, Task, boot_us};
 use crate::claims::{Claim, Hold, Mode};
 use crate::report::Report;
 use crate::resource::Resource;
 use rand::RngExt;
 use rand::rngs::StdRng;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The locks whose holders also write to data beside them, under their guard.
@@ -15,74 +14,53 @@ pub const GUARDED: [&str; 2] = ["lock:g0", "lock:g1"];
 /// Of sessions. A client that dies gives its lock up at once; after a failover only this bounds it.
 const SESSION_LEASE_MS: u64 = 12_000;
 
-#[derive(Clone, Debug, Serialize)]
-pub struct Task {
-    #[serde(rename = "do")]
-    what: &'static str,
-    pub keys: Vec<String>,
-    mode: &'static str,
-    limit: u32,
-    take: u32,
-    pub lease_ms: u64,
-    wait_ms: u64,
-    hold_ms: u64,
-    work_ms: u64,
-    guarded: bool,
-    pub session_ms: Option<u64>,
+/// Something that this kind of client can do.
+pub fn task_for(kind: Kind, dice: &mut StdRng) -> Task {
+    // The program ends its command well before the lease is over.
+    let lease_ms = if kind == Kind::Program { 6_000 } else { dice.random_range(2_000..=5_000) };
+    // Most hold for a short time; some for several leases, so that they are renewed, or end.
+    let long = dice.random_bool(0.1);
+    let choice = dice.random_range(0..100);
+    let mut task = Task {
+        mode: "write".to_owned(),
+        limit: 3,
+        take: 1,
+        lease_ms,
+        // Who waits by NOTIFY, and is not told, keeps others waiting for so long.
+        wait_ms: if kind.is_told() { 40_000 } else { dice.random_range(500..=8_000) },
+        hold_ms: dice.random_range(0..=if long { 2 * lease_ms } else { 200 }),
+        work_ms: dice.random_range(5..=40),
+        ..Task::only("take")
+    };
+    let mut one_of = |name: &str, count: u32| format!("lock:{name}{}", dice.random_range(0..count));
+    match choice {
+        0..30 => task.keys = vec![one_of("x", 3)],
+        30..45 => (task.keys, task.mode) = (vec![one_of("rw", 2)], "read".to_owned()),
+        45..52 if kind != Kind::RedisPy => task.keys = vec![one_of("rw", 2)],
+        52..67 => (task.keys, task.mode) = (vec![one_of("s", 2)], "share".to_owned()),
+        67..82 if kind != Kind::Program => {
+            (task.keys, task.guarded) = (vec![GUARDED[usize::from(choice > 74)].to_owned()], true);
+        }
+        82..90 if kind.is_helper() => {
+            task.keys = vec!["lock:x0".to_owned(), "lock:x2".to_owned()];
+        }
+        45..52 | 82..100 if kind == Kind::RedisPy => {
+            (task.keys, task.session_ms, task.lease_ms) = (vec![one_of("n", 2)], Some(0), SESSION_LEASE_MS);
+            task.hold_ms = dice.random_range(0..3_000);
+        }
+        _ => task.keys = vec![one_of("x", 3)],
+    }
+    if task.mode == "share" {
+        task.take = dice.random_range(1..=2);
+    }
+    task
 }
 
-impl Task {
-    /// Something that this kind of client can do.
-    pub fn choose(kind: Kind, dice: &mut StdRng) -> Task {
-        // The program ends its command well before the lease is over.
-        let lease_ms = if kind == Kind::Program { 6_000 } else { dice.random_range(2_000..=5_000) };
-        // Most hold for a short time; some for several leases, so that they are renewed, or end.
-        let long = dice.random_bool(0.1);
-        let choice = dice.random_range(0..100);
-        let mut task = Task {
-            what: "take",
-            keys: Vec::new(),
-            mode: "write",
-            limit: 3,
-            take: 1,
-            lease_ms,
-            // Who waits by NOTIFY, and is not told, keeps others waiting for so long.
-            wait_ms: if kind.is_told() { 40_000 } else { dice.random_range(500..=8_000) },
-            hold_ms: dice.random_range(0..=if long { 2 * lease_ms } else { 200 }),
-            work_ms: dice.random_range(5..=40),
-            guarded: false,
-            session_ms: None,
-        };
-        let mut one_of = |name: &str, count: u32| format!("lock:{name}{}", dice.random_range(0..count));
-        match choice {
-            0..30 => task.keys = vec![one_of("x", 3)],
-            30..45 => (task.keys, task.mode) = (vec![one_of("rw", 2)], "read"),
-            45..52 if kind != Kind::RedisPy => task.keys = vec![one_of("rw", 2)],
-            52..67 => (task.keys, task.mode) = (vec![one_of("s", 2)], "share"),
-            67..82 if kind != Kind::Program => {
-                (task.keys, task.guarded) = (vec![GUARDED[usize::from(choice > 74)].to_owned()], true);
-            }
-            82..90 if kind.is_helper() => {
-                task.keys = vec!["lock:x0".to_owned(), "lock:x2".to_owned()];
-            }
-            45..52 | 82..100 if kind == Kind::RedisPy => {
-                (task.keys, task.session_ms, task.lease_ms) = (vec![one_of("n", 2)], Some(0), SESSION_LEASE_MS);
-                task.hold_ms = dice.random_range(0..3_000);
-            }
-            _ => task.keys = vec![one_of("x", 3)],
-        }
-        if task.mode == "share" {
-            task.take = dice.random_range(1..=2);
-        }
-        task
-    }
-
-    fn mode(&self) -> Mode {
-        match self.mode {
-            "read" => Mode::Read,
-            "share" => Mode::Share(self.take, self.limit),
-            _ => Mode::Write,
-        }
+fn mode_of(task: &Task) -> Mode {
+    match task.mode.as_str() {
+        "read" => Mode::Read,
+        "share" => Mode::Share(task.take, task.limit),
+        _ => Mode::Write,
     }
 }
 
@@ -232,7 +210,7 @@ impl Record {
         let mut current = Current { holds: Vec::new(), number, owner, at };
         let until = if is_proven(kind, &task) { at } else { until };
         for (key, fence) in task.keys.iter().zip(fences) {
-            let (mode, name) = (task.mode(), format!("{} {client}, hold {number}", kind.name()));
+            let (mode, name) = (mode_of(&task), format!("{} {client}, hold {number}", kind.name()));
             current.holds.push((self.holds.len(), vec![self.claims.len()]));
             self.claims.push(Claim { hold: self.holds.len(), asked, told: at, from: at, until });
             self.holds.push(Hold { name, key: key.clone(), mode, fence: *fence, granted: (asked, at) });

@@ -1,9 +1,10 @@
 //! A client that sends any command at random, and sees that each gets exactly one reply.
 
 use super::records::limit_of;
-use crate::wire::{Reply, Wire};
+use crate::wire::Wire;
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
+use redis::{ErrorKind, Value};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -70,16 +71,14 @@ impl Client {
     }
 
     /// One reply for each command, and the mark behind them. None: the connection is lost.
-    fn replies(&mut self, wire: &mut Wire, count: usize, mark: &str) -> Result<Vec<Reply>, Option<String>> {
+    fn replies(&mut self, wire: &mut Wire, count: usize, mark: &str) -> Result<Vec<Value>, Option<String>> {
         let mut replies = Vec::new();
-        let is_mark = |reply: &Reply| matches!(reply, Reply::Bulk(text) if text == mark);
+        let is_mark = |reply: &Value| matches!(reply, Value::BulkString(text) if text == mark.as_bytes());
         for _ in 0..=count {
             match wire.read() {
                 Ok(reply) => replies.push(reply),
-                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                    return Err(Some(format!("no reply behind {replies:?}")));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Other => return Err(Some(error.to_string())),
+                Err(error) if error.is_timeout() => return Err(Some(format!("no reply behind {replies:?}"))),
+                Err(error) if error.kind() == ErrorKind::Parse => return Err(Some(error.to_string())),
                 Err(_) => {
                     self.count("closed by the server");
                     return Err(None);
@@ -92,12 +91,12 @@ impl Client {
         }
     }
 
-    fn note(&mut self, commands: &[Vec<String>], replies: &[Reply]) {
+    fn note(&mut self, commands: &[Vec<String>], replies: &[Value]) {
         for (command, reply) in commands.iter().zip(replies) {
             let kind = match reply {
-                Reply::Error(text) => text.split(' ').next().unwrap_or_default().to_owned(),
-                Reply::Null => "null".to_owned(),
-                _ => "served".to_owned(),
+                Value::ServerError(error) => error.code(),
+                Value::Nil => "null",
+                _ => "served",
             };
             self.count(&format!("{} {kind}", command[0]));
             if let ("LOCK.ACQUIRE" | "LOCK.RW" | "LOCK.SHARE" | "LOCK.MACQUIRE" | "LOCK.EXTEND", false) =
@@ -107,17 +106,17 @@ impl Client {
             }
         }
         if commands[0][0] == "MULTI"
-            && let Some(Reply::Array(inner)) = replies.last()
+            && let Some(Value::Array(inner)) = replies.last()
             && inner.len() != commands.len() - 2
         {
             self.saw.violations.push(format!("EXEC answers {inner:?} to {commands:?}"));
         }
     }
 
-    fn note_fences(&mut self, reply: &Reply) {
+    fn note_fences(&mut self, reply: &Value) {
         match reply {
-            Reply::Int(fence) => self.saw.fences.push(*fence as u64),
-            Reply::Array(all) => all.iter().for_each(|reply| self.note_fences(reply)),
+            Value::Int(fence) => self.saw.fences.push(*fence as u64),
+            Value::Array(all) => all.iter().for_each(|reply| self.note_fences(reply)),
             _ => {}
         }
     }

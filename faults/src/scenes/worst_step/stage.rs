@@ -122,21 +122,9 @@ impl Stage {
     }
 }
 
-/// The CPU of the server's main thread, by the text of INFO.
-fn spent_us(info: &Value) -> u64 {
-    let Value::BulkString(text) = info else { panic!("{info:?}") };
-    let text = String::from_utf8_lossy(text);
-    let of = |field: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("since Redis 6.2");
-        let (seconds, micros) = line.split_once('.').expect("seconds");
-        seconds.parse::<u64>().expect("a number") * 1_000_000 + micros.parse::<u64>().expect("six digits")
-    };
-    of("used_cpu_user_main_thread:") + of("used_cpu_sys_main_thread:")
-}
-
 /// The CPU of 10,000 pairs of ACQUIRE and RELEASE that nobody contends, in microseconds.
 pub fn pairs_us(stage: &mut Stage) -> u64 {
-    let spent = |stage: &mut Stage| spent_us(&stage.ask("INFO cpu"));
+    let spent = |stage: &mut Stage| stage.conn.cpu_us("_main_thread") as u64;
     let before = spent(stage);
     stage.fill((0..10_000).flat_map(|_| ["LOCK.ACQUIRE pair owner".to_owned(), "LOCK.RELEASE pair owner".to_owned()]));
     spent(stage) - before

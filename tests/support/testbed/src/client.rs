@@ -79,6 +79,21 @@ impl Client {
         self.info(section, field).parse().unwrap()
     }
 
+    /// User and system time so far of the server, or with `_main_thread` of that thread alone, in microseconds.
+    pub fn cpu_us(&mut self, of: &str) -> f64 {
+        let mut seconds = |kind: &str| self.info("cpu", &format!("used_cpu_{kind}{of}")).parse::<f64>().unwrap();
+        (seconds("user") + seconds("sys")) * 1e6
+    }
+
+    /// What the server is, and its version: `redis` and `8.6.3`.
+    pub fn version(&mut self) -> (&'static str, String) {
+        let text: String = self.get(&["INFO", "server"]);
+        // Valkey says which Redis it is like, too.
+        let kinds = [("valkey", "valkey_version:"), ("redis", "redis_version:")];
+        let version = |field| text.lines().find_map(|line| line.strip_prefix(field)).map(str::to_owned);
+        kinds.into_iter().find_map(|(kind, field)| Some((kind, version(field)?))).unwrap()
+    }
+
     /// LOCK.INFO of a key as a map; None when the key is free.
     pub fn lock_info(&mut self, key: &str) -> Option<LockInfo> {
         match self.call(&["LOCK.INFO", key]).unwrap() {

@@ -3,7 +3,6 @@
 mod clients;
 mod crowd;
 mod driver;
-mod fairness;
 mod handoff;
 mod notified;
 mod profile;
@@ -23,7 +22,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::time::Duration;
 
-const ROWS: [&str; 8] = ["handoff", "fairness", "notified", "semaphore", "fill", "shoppers", "sessions", "profile"];
+const ROWS: [&str; 7] = ["handoff", "notified", "semaphore", "fill", "shoppers", "sessions", "profile"];
 /// Files that a process needs beside those of the clients.
 const FILES_SPARE: u64 = 200;
 
@@ -43,12 +42,9 @@ fn main() {
         size.min(clients_max)
     };
     let sizes: Vec<usize> = numbers("sizes").map(fit).collect();
-    // A listener has two connections.
-    let contenders: Vec<usize> = numbers("contenders").map(|size| fit(2 * size) / 2).collect();
     let crowd = fit(number("crowd"));
 
-    let all = sizes.iter().copied().chain(contenders.iter().map(|size| 2 * size)).chain([crowd]).max().unwrap();
-    let all = (all + 100).to_string();
+    let all = (sizes.iter().copied().max().unwrap_or(0).max(crowd) + 100).to_string();
     let limits = ["maxclients", "lock.max-waiters", "lock.max-waiters-per-key"];
     let limits: Vec<_> = limits.map(|name| (name.to_owned(), all.clone())).into();
     let program = options.get_one::<PathBuf>("server").cloned();
@@ -66,9 +62,6 @@ fn main() {
     }
     if chosen("profile") {
         write("profile", profile::table(&bench::options::server(&options), &limits, &sizes, number("count")));
-    }
-    if chosen("fairness") {
-        fairness::table(&mut server, &contenders, rounds, seconds("seconds-fairness"));
     }
     if chosen("notified") {
         write("notified", notified::table(&mut server, rounds, seconds("seconds")));
@@ -107,17 +100,15 @@ fn options() -> ArgMatches {
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,notified,semaphore,fill,shoppers,sessions",
+            "handoff,notified,semaphore,fill,shoppers,sessions",
             PossibleValuesParser::new(ROWS).into(),
             "What to measure",
         ))
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))
-        .arg(option("contenders", "128,1000", count(), "Clients of fairness"))
         .arg(one(option("crowd", "10000", count(), "Clients of fill")))
         .arg(one(option("count", "5000", count(), "Hand-offs of profile; counted once, and again with twice as many")))
         .arg(one(option("rounds", "5", count(), "Rounds; all are measured in each, in turn")))
         .arg(one(option("seconds", "1", value_parser!(f64).into(), "Of each measurement of hand-offs")))
-        .arg(one(option("seconds-fairness", "2", value_parser!(f64).into(), "Of each measurement of fairness")))
         .arg(one(option("seconds-shoppers", "5", value_parser!(f64).into(), "Of each measurement of shoppers")))
         .arg(path("server", "The program of the server"))
         .arg(path("results", "The folder to write what was found of hand-offs to"))

@@ -3,9 +3,8 @@
 
 use crate::clients::{Requests, Ring, Then};
 use crate::driver::{Lines, Workload};
-use crate::fairness::measure;
 use crate::rivals::{notified, polled_places};
-use crate::sample::{Sample, median, ratio};
+use crate::sample::{Sample, measure, median, ratio};
 use crate::tally::Tally;
 use bench::reply::Reply;
 use bench::server::Bench;

@@ -5,9 +5,9 @@ use crate::alone;
 use crate::clients::Then;
 use crate::driver::{Driver, Workload};
 use crate::rivals::{Line, list, locks};
-use bench::instructions::Counter;
+use bench::instructions::{Counter, QUIET};
 use bench::profile::Profile;
-use bench::server::{Bench, Plan};
+use bench::server::{Bench, Plan, options_of};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -19,9 +19,7 @@ const ROWS: usize = 40;
 /// Prints it, and returns what was found for other programs.
 pub(crate) fn table(program: &Path, options: &[(String, String)], sizes: &[usize], count: usize) -> Value {
     let mut counter = Counter::new(program).expect("a folder for its files");
-    let mut options = options.to_vec();
-    // What the server does ten times a second by itself is not what is counted.
-    options.extend([("hz", "1"), ("dynamic-hz", "no")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let options = [options, &options_of(QUIET)].concat();
     let mut server = Plan { program: Some(counter.program()), options, ..Plan::default() }.start();
     let mut found = Vec::new();
     for &size in sizes {

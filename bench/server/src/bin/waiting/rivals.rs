@@ -1,8 +1,8 @@
 //! What is measured: the lock of the module, and what people use where there is none.
 
-use crate::clients::{Listeners, Requests, Ring, Then};
+use crate::clients::{Requests, Ring, Then};
 use crate::driver::{Driver, PATIENCE, Workload};
-use bench::scripts::{COMPARE_AND_DELETE, GIVE_AND_TELL, TAKE, TAKE_PERMIT};
+use bench::scripts::TAKE_PERMIT;
 use bench::server::Bench;
 use redis::Cmd;
 use std::time::{Duration, Instant};
@@ -130,22 +130,4 @@ pub(crate) fn list(clients: usize, then: Then) -> Line {
     let give = |_: &str| command(&["LPUSH", KEY, "x"]);
     let open = command(&["RPUSH", KEY, "x"]);
     Line { ring: Ring::new(requests(clients, 1, take, give), then, None), shut: None, open }
-}
-
-/// SET NX, again and again.
-pub(crate) fn pollers(server: &mut Bench, clients: usize) -> Ring {
-    let script = load(server, COMPARE_AND_DELETE);
-    let take = |owner: &str| command(&["SET", KEY, owner, "NX", "PX", LEASE_MS]);
-    let give = |owner: &str| command(&["EVALSHA", &script, "1", KEY, owner]);
-    Ring::new(requests(clients, 1, take, give), Then::AskAgain, Some(RETRY))
-}
-
-/// In the shape of Redisson's lock; its scripts, too, are sent by their hash.
-pub(crate) fn redisson(server: &mut Bench, clients: usize) -> Listeners {
-    let (take, give) = (load(server, TAKE), load(server, GIVE_AND_TELL));
-    let take = |owner: &str| command(&["EVALSHA", &take, "1", KEY, owner, LEASE_MS]);
-    let give = |owner: &str| command(&["EVALSHA", &give, "2", KEY, CHANNEL, owner, LEASE_MS]);
-    let subscribe = command(&["SUBSCRIBE", CHANNEL]).get_packed_command();
-    let unsubscribe = command(&["UNSUBSCRIBE", CHANNEL]).get_packed_command();
-    Listeners::new(requests(clients, 1, take, give), subscribe, unsubscribe)
 }

@@ -4,10 +4,9 @@
 use crate::alone;
 use crate::clients::Then;
 use crate::driver::Driver;
-use crate::fairness;
 use crate::handoff;
 use crate::rivals::{locks, permit_pollers, shares};
-use crate::sample::{median, ratio};
+use crate::sample::{measure, median, ratio};
 use bench::server::Bench;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ pub(crate) fn table(server: &mut Bench, rounds: usize, time: Duration) {
         drop(driver);
         alone(server);
         let ring = permit_pollers(server, CLIENTS, LIMIT);
-        polled.push(fairness::measure(server, ring, CLIENTS, time));
+        polled.push(measure(server, ring, CLIENTS, time));
     }
     println!("{:<38} {:>9} {:>8} {:>8} {:>8} {:>8}", "", "grants/s", "cpu us", "sent", "p99 ms", "max/min");
     for (name, samples) in

@@ -1,10 +1,12 @@
-//! Data beside the locks, on a primary with one replica. Again and again the wire to the replica is frozen, the primary
-//! is killed a little later, and the replica is promoted. So what the primary did last is lost, and its clients go on
-//! with the successor: with holds, and with values that they have read, of which it knows nothing.
+//! Data beside the locks, on a primary with one replica. An operator breaks the locks. Or again and again the wire to
+//! the replica is frozen, the primary is killed a little later, and the replica is promoted. So what the primary did
+//! last is lost, and its clients go on with the successor: with holds, and with values that they have read, of which it
+//! knows nothing.
 //!
 //! What survives is judged, in the order in which the last primary has it: see [`crate::chain`]. No clock takes part.
 //! Updates that were acknowledged and died with their primary are counted, and are no violation.
 
+use crate::breaks::break_locks;
 use crate::caller::{Answer, Caller};
 use crate::chain::{self, Update};
 use crate::crowd::Stop;
@@ -17,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testbed::{Setup, wait_for};
 
 /// Each under a lock of its own.
@@ -28,23 +30,44 @@ const CLIENTS_EACH: usize = 3;
 const KILLS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What must be above zero: without these a run could not have shown a violation.
-const EVIDENCE: [&str; 5] = [
-    "guarded, with kills: acknowledged, and died with a primary",
-    "guarded, with kills: refused as too late",
-    "guarded, with kills: refused by a successor",
-    "not guarded, with kills: updates lost",
-    "not guarded, with kills: computed from an update that died",
-];
-
-pub fn play(options: &Options, report: &mut Report) {
-    for (number, guarded) in (0..options.rounds).flat_map(|round| [(2 * round + 1, true), (2 * round, false)]) {
-        half_round(number, guarded, options, report);
-    }
-    report.must_see(EVIDENCE);
+/// What is done to those that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// For so long an operator breaks locks.
+    Breaks(Duration),
+    Kills,
 }
 
-fn half_round(number: u64, guarded: bool, options: &Options, report: &mut Report) {
+impl Harm {
+    /// How many primaries die in half a round.
+    fn kills(self) -> usize {
+        if self == Harm::Kills { KILLS } else { 0 }
+    }
+
+    /// What its figures are called.
+    fn name(self, guarded: bool) -> String {
+        let guarded = if guarded { "guarded" } else { "not guarded" };
+        format!("{guarded}{}", if self == Harm::Kills { ", with kills" } else { "" })
+    }
+}
+
+pub fn play(harm: Harm, options: &Options, report: &mut Report) {
+    for (number, guarded) in (0..options.rounds).flat_map(|round| [(2 * round + 1, true), (2 * round, false)]) {
+        half_round(harm, number, guarded, options, report);
+    }
+    // Without these a run could not have shown a violation.
+    let [guarded, other] = [true, false].map(|guarded| harm.name(guarded));
+    report.must_see([format!("{guarded}: refused as too late"), format!("{other}: updates lost")]);
+    if harm == Harm::Kills {
+        report.must_see([
+            format!("{guarded}: acknowledged, and died with a primary"),
+            format!("{guarded}: refused by a successor"),
+            format!("{other}: computed from an update that died"),
+        ]);
+    }
+}
+
+fn half_round(harm: Harm, number: u64, guarded: bool, options: &Options, report: &mut Report) {
     let mut nodes: [Node; 2] = std::array::from_fn(|_| Node::start(Setup::default()));
     nodes[1].follow(&nodes[0]);
     let primary = Mutex::new(Primary { port: nodes[0].server.port(), reign: 0 });
@@ -61,16 +84,19 @@ fn half_round(number: u64, guarded: bool, options: &Options, report: &mut Report
             .collect();
         let stop = Stop(&goes_on);
         let mut dice = dice(0);
-        for kill in 0..KILLS {
+        for kill in 0..harm.kills() {
             let (old, new) = (kill % 2, (kill + 1) % 2);
             replace(&mut nodes, (old, new), &primary, &mut dice);
         }
-        // The last successor is to have some work, too.
-        thread::sleep(Duration::from_millis(500));
+        match harm {
+            Harm::Breaks(time) => break_locks(&nodes[0].server, COUNTERS, dice, Instant::now() + time),
+            // The last successor is to have some work, too.
+            Harm::Kills => thread::sleep(Duration::from_millis(500)),
+        }
         drop(stop);
         clients.into_iter().map(|client| client.join().expect("clients do not panic")).collect::<Vec<Saw>>()
     });
-    judge(guarded, &nodes[KILLS % 2], &sent, report);
+    judge(harm, guarded, &nodes[harm.kills() % 2], &sent, report);
 }
 
 /// The server that clients are to ask now.
@@ -235,12 +261,12 @@ impl<'p> Client<'p> {
     }
 }
 
-fn judge(guarded: bool, last: &Node, saw: &[Saw], report: &mut Report) {
-    let how = if guarded { "guarded, with kills" } else { "not guarded, with kills" };
+fn judge(harm: Harm, guarded: bool, last: &Node, saw: &[Saw], report: &mut Report) {
+    let how = harm.name(guarded);
     let mut add = |what: &str, count: usize| report.add(&format!("{how}: {what}"), count as u64);
     let mut conn = last.server.connect();
     let mut violations = Vec::new();
-    add("primaries killed", KILLS);
+    add("primaries killed", harm.kills());
     for counter in 0..COUNTERS {
         let entries: Vec<String> = conn.get(&["LRANGE", &format!("data{counter}"), "0", "-1"]);
         let survived: Vec<Update> = entries.iter().map(|entry| Update::parse(entry).expect("an entry")).collect();
@@ -258,7 +284,7 @@ fn judge(guarded: bool, last: &Node, saw: &[Saw], report: &mut Report) {
         add("computed from one of the same hold that died", wrong.of_its_own.len());
         add("updates after one of a later hold", wrong.back.len());
         // Nobody has killed that one.
-        let for_nothing = sent.iter().filter(dead).filter(|sent| sent.acknowledged == Some(KILLS));
+        let for_nothing = sent.iter().filter(dead).filter(|sent| sent.acknowledged == Some(harm.kills()));
         violations.extend(for_nothing.map(|sent| format!("acknowledged, and not there: {}", sent.update)));
         violations.extend(wrong.repeated.iter().map(|update| format!("there more than once: {update}")));
         if guarded {
