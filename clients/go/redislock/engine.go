@@ -205,7 +205,9 @@ func (e *engine) over(kinds ...string) {
 
 func (e *engine) nodeAt(address string) *node {
 	if e.nodes[address] == nil {
-		e.nodes[address] = &node{engine: e, address: address}
+		e.nodes[address] = &node{
+			engine: e, address: address, openings: make(chan struct{}, openingsMost), arrival: make(chan struct{}),
+		}
 	}
 	return e.nodes[address]
 }

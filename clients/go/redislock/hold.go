@@ -351,7 +351,7 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	words := Request{"LOCK.GUARD", h.terms.key(), h.owner.name, strconv.FormatInt(h.fences[0], 10)}
 	words = append(words, command...)
 	h.mu.Lock()
-	deadline := time.Now().Add(h.validUntil - h.engine.now())
+	deadline := time.Now().Add(min(h.validUntil-h.engine.now(), answerTime))
 	h.mu.Unlock()
 	at, requests := h.engine.node(h.terms.key()), []Request{words}
 	for range redirectsMost {

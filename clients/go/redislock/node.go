@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	batchMost  = 500                    // requests in one write
-	busesMost  = 3                      // writes on their way to one server
-	busPatient = 100 * time.Millisecond // a write that is not answered for so long does not hold up the next one
-	idleMost   = 4                      // idle connections of each kind: for all requests, and for waits
-	idleTime   = 30 * time.Second
+	batchMost    = 500                    // requests in one write
+	busesMost    = 3                      // writes on their way to one server
+	busPatient   = 100 * time.Millisecond // a write that is not answered for so long does not hold up the next one
+	idleMost     = 4                      // idle connections of each kind: for all requests, and for waits
+	idleTime     = 30 * time.Second
+	openingsMost = 3 // shared connections of a node that are opened at once
 )
 
 var (
@@ -58,11 +59,14 @@ type node struct {
 	began    time.Time // the last of them
 	sweeper  *time.Timer
 	channel  *channel
+	openings chan struct{} // of shared connections
+	arrival  chan struct{} // closed when the next one is open
 }
 
 type idle struct {
 	Conn
-	since time.Time
+	since  time.Time
+	unused bool
 }
 
 // A call is a request that goes out with those of others.
@@ -90,49 +94,103 @@ func (n *node) idles(kind int) *[]idle {
 
 // take returns an idle connection, unless it must be fresh, or opens one. kept is true if it was idle.
 func (n *node) take(ctx context.Context, kind int, fresh bool) (conn Conn, kept bool, err error) {
-	if !fresh {
-		if conn = n.takeIdle(kind); conn != nil {
-			return conn, true, nil
-		}
+	if conn = n.takeIdle(kind, fresh); conn != nil {
+		return conn, !fresh, nil
 	}
+	if kind == forAll {
+		conn, err = n.openShared(ctx)
+	} else {
+		conn, err = n.open(ctx)
+	}
+	return conn, false, err
+}
+
+func (n *node) open(ctx context.Context) (Conn, error) {
 	dial, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Close waits for what goes on in the background.
 	defer context.AfterFunc(n.engine.working, cancel)()
-	conn, err = n.engine.transport.Dial(dial, n.address)
+	conn, err := n.engine.transport.Dial(dial, n.address)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if !n.engine.open(conn) {
 		conn.Close()
-		return nil, false, ErrClosed
+		return nil, ErrClosed
 	}
-	return conn, false, nil
+	return conn, nil
 }
 
-func (n *node) takeIdle(kind int) Conn {
+// openShared opens a connection, or returns one that was open too late for its caller: far away the greeting may take
+// longer than a renewal has.
+func (n *node) openShared(ctx context.Context) (Conn, error) {
+	select {
+	case n.openings <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	failed := make(chan error, 1)
+	isRunning := n.engine.run(func() {
+		defer func() { <-n.openings }()
+		dial, cancel := context.WithTimeout(n.engine.working, answerTime)
+		defer cancel()
+		if conn, err := n.open(dial); err != nil {
+			failed <- err
+		} else {
+			n.keep(idle{conn, time.Now(), true}, forAll)
+		}
+	})
+	if !isRunning {
+		<-n.openings
+		return nil, ErrClosed
+	}
+	for {
+		n.mu.Lock()
+		arrival := n.arrival
+		n.mu.Unlock()
+		if conn := n.takeIdle(forAll, true); conn != nil {
+			return conn, nil
+		}
+		select {
+		case <-arrival:
+		case err := <-failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// takeIdle returns the newest idle connection; if it must be unused, the newest one of these.
+func (n *node) takeIdle(kind int, unused bool) Conn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	list := n.idles(kind)
-	last := len(*list) - 1
-	if last < 0 {
-		return nil
+	for at := len(*list) - 1; at >= 0; at-- {
+		if one := (*list)[at]; one.unused || !unused {
+			*list = slices.Delete(*list, at, at+1)
+			return one.Conn
+		}
 	}
-	conn := (*list)[last].Conn
-	*list = (*list)[:last]
-	return conn
+	return nil
 }
 
 // put gives a connection back that works.
-func (n *node) put(conn Conn, kind int) {
+func (n *node) put(conn Conn, kind int) { n.keep(idle{conn, time.Now(), false}, kind) }
+
+func (n *node) keep(one idle, kind int) {
 	n.mu.Lock()
 	list := n.idles(kind)
-	if n.engine.isShut() || len(*list) >= idleMost {
+	if n.engine.isShut() || !one.unused && len(*list) >= idleMost {
 		n.mu.Unlock()
-		n.engine.shut(conn)
+		n.engine.shut(one.Conn)
 		return
 	}
-	*list = append(*list, idle{conn, time.Now()})
+	*list = append(*list, one)
+	if one.unused {
+		close(n.arrival)
+		n.arrival = make(chan struct{})
+	}
 	if n.sweeper == nil {
 		n.sweeper = time.AfterFunc(idleTime, n.sweep)
 	}
@@ -191,14 +249,18 @@ func (n *node) closeIdle() {
 // exchange sends requests that are nobody else's, over a shared connection. With fresh it is a new one, unless none can
 // be had.
 func (n *node) exchange(ctx context.Context, deadline time.Time, requests []Request, fresh bool) ([]Reply, error) {
-	dial, cancel := context.WithDeadline(ctx, deadline)
+	begun := deadline
+	if fresh {
+		begun = time.Now().Add(time.Until(deadline) / 2) // the rest is for a kept one
+	}
+	dial, cancel := context.WithDeadline(ctx, begun)
 	conn, _, err := n.take(dial, forAll, fresh)
 	cancel()
 	if fresh && err == nil {
 		// Those may have died as the last one did.
 		n.closeIdle()
 	} else if fresh {
-		if kept := n.takeIdle(forAll); kept != nil {
+		if kept := n.takeIdle(forAll, false); kept != nil {
 			conn, err = kept, nil
 		}
 	}

@@ -253,6 +253,9 @@ func renew(at *node, batch []*held) {
 		limit = min(limit, h.terms.lease/6)
 		fresh = fresh || h.fresh
 	}
+	if fresh {
+		limit *= 2 // the half is for the connection
+	}
 	sent := at.engine.now()
 	replies, err := at.exchange(context.Background(), time.Now().Add(limit), requests, fresh)
 	for _, h := range batch {

@@ -281,7 +281,7 @@ func (w *wait) choose(ctx context.Context) {
 		return
 	}
 	w.at = node
-	if w.conn = node.takeIdle(forWait); w.conn != nil {
+	if w.conn = node.takeIdle(forWait, false); w.conn != nil {
 		return
 	}
 	if !w.asked {

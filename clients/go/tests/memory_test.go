@@ -23,6 +23,7 @@ type tapped struct {
 	isSlow  atomic.Bool                        // it confirms no subscription
 	delay   func(command string) time.Duration // until its reply comes
 	late    func(command string) time.Duration // until the server reads it
+	greets  time.Duration                      // until a connection is open
 	most    atomic.Int64                       // requests in one write
 	channel atomic.Value
 	dialled atomic.Int64
@@ -112,6 +113,11 @@ func (c *tappedConn) isOver(hangs chan struct{}, deadline time.Time) bool {
 }
 
 func (t *tapped) Dial(ctx context.Context, address string) (redislock.Conn, error) {
+	select {
+	case <-time.After(t.greets):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	conn, err := t.Server.Dial(ctx, address)
 	if err != nil {
 		return nil, err

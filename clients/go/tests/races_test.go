@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -285,6 +286,51 @@ func TestCloseWaitsForNoDial(t *testing.T) {
 		if err := client.Close(); err != nil || time.Since(begin) > time.Second {
 			t.Error(err, time.Since(begin))
 		}
+	})
+}
+
+// Far away the greeting of a connection takes longer than a renewal has.
+func TestAConnectionThatIsOpenTooLateServesTheNextRenewal(t *testing.T) {
+	server := &tapped{greets: 250 * time.Millisecond, delay: func(string) time.Duration { return farAway }}
+	inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		var holds []*redislock.Hold
+		for key := range 5 {
+			hold, err := client.Lock(bg, strconv.Itoa(key), redislock.WithLease(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds = append(holds, hold)
+		}
+		for range 3 {
+			server.SetDown(true)
+			server.SetDown(false)
+			time.Sleep(2 * time.Second)
+		}
+		for _, hold := range holds {
+			if err := hold.Unlock(bg); err != nil {
+				t.Error(err)
+			}
+		}
+		if open := server.open.Load(); open > 4 {
+			t.Error(open, "connections")
+		}
+	})
+}
+
+func TestAGuardOfAServerThatHangsEnds(t *testing.T) {
+	server := &tapped{}
+	inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+		hold, err := client.Lock(bg, "k", redislock.WithLease(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.hang(true)
+		begin := time.Now()
+		_, err = hold.Guard(bg, "GET", "{k}")
+		if !errors.Is(err, redislock.ErrUnavailable) || time.Since(begin) > 5*time.Second {
+			t.Error(err, time.Since(begin))
+		}
+		server.hang(false)
 	})
 }
 
