@@ -218,7 +218,7 @@ export class Hold {
   async guard(command: (string | Buffer)[]): Promise<unknown> {
     const [key = ''] = this.terms.wired;
     const words = ['LOCK.GUARD', key, this.holder.name, String(this.fences[0]), ...command];
-    const reply = await this.#line.request(words, this.validUntil - this.#time.clock());
+    const reply = await this.#line.request(words, Math.min(this.validUntil - this.#time.clock(), ANSWER_MS));
     if (Array.isArray(reply)) return reply[1];
     if (!this.isOver) this.lose('the server says so');
     throw new LockLost(`${this.terms} is lost`);

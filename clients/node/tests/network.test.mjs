@@ -41,6 +41,14 @@ for (const [library, { open, close }] of Object.entries(libraries)) {
       await until('the lock to be free', () => isFree(key));
     });
 
+    wired('ends a guard that has no answer long before the lease', async (wire, far) => {
+      const lock = await new Locks(far, { lease: 600_000 }).acquire(newKey());
+      wire.freeze(true);
+      const tooLong = sleep(60_000, undefined, { ref: false }).then(() => assert.fail('it has no answer yet'));
+      await Promise.race([assert.rejects(lock.guard('PING'), LockUnreachable), tooLong]);
+      wire.freeze(false);
+    });
+
     wired('repeats a release that had no answer until it has one', async (wire, far) => {
       const key = newKey();
       const lock = await new Locks(far, { lease: 600_000 }).acquire(key);
