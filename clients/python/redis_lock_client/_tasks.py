@@ -148,8 +148,10 @@ class TaskServer(Server):
     def who() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
 
-    def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
-        self.task(steps).set_name(name)
+    def start(self, steps: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self.task(steps)
+        task.set_name(name)
+        return task
 
     def task(self, steps: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs it by itself. Its error is nobody's if nobody asks for its result."""
@@ -172,6 +174,9 @@ class TaskServer(Server):
                 await self.perform(due)
                 if not due:
                     await ring(self.bell, min(when, until) - now())
+            if self.opening is not None:
+                self.opening.runner.cancel()
+                await asyncio.wait({self.opening.runner})
             raise
 
     def soon(self, call: Callable[[], Any]) -> None:

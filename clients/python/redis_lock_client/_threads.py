@@ -160,10 +160,11 @@ class ThreadServer(Server):
     def who() -> threading.Thread:
         return threading.current_thread()
 
-    def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
+    def start(self, steps: Coroutine[Any, Any, None], name: str) -> threading.Thread:
         thread = threading.Thread(target=run, args=(steps,), name=name, daemon=True)
         _renewers.add(thread)
         thread.start()
+        return thread
 
     def soon(self, call: Callable[[], Any]) -> None:
         call()

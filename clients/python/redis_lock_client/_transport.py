@@ -193,6 +193,16 @@ class Told(Errand):
         await super().heed(replies, sent)
 
 
+class Opening:
+    """A new connection for the renewer, opened in the background. An attempt may be over before it is there."""
+
+    def __init__(self, bell: Any) -> None:
+        self.bell, self.begun = bell, now()  # the bell rings at its end
+        self.runner: Any = None
+        self.error: Exception | None = None
+        self.awaited: list[Duty] = []  # those for which it was late
+
+
 class Server(abc.ABC):
     """One for each pool of connections that locks are made with, or node of a cluster, and for each event loop."""
 
@@ -208,6 +218,7 @@ class Server(abc.ABC):
         self.over = False
         self.own: Any = None  # the renewer's connection, which is never lent
         self.late: tuple[Any, int] | None = None  # the one before, and how many replies are late there
+        self.opening: Opening | None = None  # that goes on
         self.idle: list[tuple[float, Any]] = []  # connections without a use, and since when
         self.lent: weakref.WeakSet[Request] = weakref.WeakSet()  # those that have a connection, or open one
         self.agenda: list[tuple[float, int, Duty]] = []  # a heap, with entries that do not count any more
@@ -250,10 +261,11 @@ class Server(abc.ABC):
     def soon(self, call: Callable[[], Any]) -> None:
         """Calls it where the server is at home. Any thread may ask for it."""
 
-    def hurry(self) -> None:
-        """Lets the renewer see to all that is planned now, be it due or not."""
+    def hurry(self, some: Sequence[Duty] | None = None) -> None:
+        """Lets the renewer see to all that is planned now, be it due or not; or to what of these is planned."""
         with mutex:
-            for duty in {entry[2] for entry in self.agenda if entry[2].ticket == entry[1]}:
+            planned = {entry[2] for entry in self.agenda if entry[2].ticket == entry[1]}
+            for duty in planned if some is None else planned.intersection(some):
                 duty.due = min(duty.due, now())
                 self.plan(duty)
 
@@ -367,7 +379,7 @@ class Server(abc.ABC):
         sent = now()
         if asks:
             try:
-                await self.connect_own(limit)
+                await self.connect_own(limit, [duty for duty, _ in work])
                 sent = now()
                 packed = {duty: pack(self.own, words) for duty, words in work}
                 count = sum([len(words) for duty, words in work if isinstance(packed[duty], bytes)])
@@ -375,8 +387,7 @@ class Server(abc.ABC):
                 await self.exchange(self.own, data, count, replies, limit)
             except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
                 failure = error
-                is_late = isinstance(error, errors.TimeoutError)
-                self.break_own(timed_out=is_late, late=count - len(replies) if is_late else 0)
+                await self.heed_failure(error, count - len(replies) if packed else None, limit)
             except BaseException:  # nobody knows how far it came
                 self.break_own(timed_out=False)
                 for duty, _ in work:
@@ -399,31 +410,73 @@ class Server(abc.ABC):
                 duty.due = now() + LOOK
                 self.plan(duty)
 
-    async def connect_own(self, limit: float) -> None:
-        """The renewer's connection is open. After an error it is a new one, or an idle one where there is none.
+    async def heed_failure(self, error: Exception, missing: int | None, limit: float) -> None:
+        """So many replies are missing; None if there was no connection."""
+        is_late = isinstance(error, errors.TimeoutError)
+        if missing is not None:
+            self.break_own(timed_out=is_late, late=missing if is_late else 0)
+            if not is_late:
+                await self.begin_opening(limit)  # which need not wait for the next attempt
 
-        One that was late is used again once its replies have come, if that is before another one is open.
+    async def connect_own(self, limit: float, duties: Sequence[Duty] = ()) -> None:
+        """The renewer's connection is open. After an error it is a new one, or an idle one if none is open in time.
+
+        One that was late is used again once its replies have come, if that is before another one is open. If there is
+        none, the duties are due again as soon as the opening has come to its end.
         """
-        if self.own is not None:
-            self.close_late()
-            return
-        connection = await self.catch_up(GLANCE)
-        if connection is None:
-            try:
-                connection = await self.open(limit)
-            except Exception as error:
-                if not is_crowded(error):
-                    raise
-                connection = await self.pick() or await self.catch_up(limit)
-                if connection is None:
-                    raise
+        if self.own is None:
+            connection = await self.catch_up(GLANCE)
+            if connection is None:
+                try:
+                    await self.await_opening(limit)
+                except Exception as error:
+                    connection = await self.pick() or await self.catch_up(limit if is_crowded(error) else GLANCE)
+                    if connection is None and self.own is None:
+                        with mutex:
+                            if self.opening is not None:
+                                self.opening.awaited += duties
+                        raise
+            if connection is not None:
+                self.give(connection)
         self.close_late()
-        with mutex:
-            if self.own is None:
-                self.own = connection
-                self.heed_line()
-                return
-        self.give(connection)
+
+    async def await_opening(self, limit: float) -> None:
+        """The renewer has a new connection. An opening that is late goes on, for the next attempt."""
+        until, opening = now() + limit, self.opening
+        while self.own is None:
+            earlier, opening = opening, await self.begin_opening(limit)
+            await self.ring(opening.bell, until - now())
+            if not opening.bell.is_set():
+                raise errors.TimeoutError("the server did not answer in time")
+            if self.own is None and opening is not earlier:
+                raise opening.error or errors.ConnectionError("the opening was given up")
+
+    async def begin_opening(self, limit: float) -> Opening:
+        """Opens a connection within three times the limit, unless that goes on already."""
+        opening, longest = self.opening, 3 * limit
+        if opening is None or now() >= opening.begun + longest:
+            self.opening = opening = Opening(self.event())
+            steps = self.run_opening(opening, longest)
+            try:
+                opening.runner = self.start(steps, "redis-lock opening")
+            except RuntimeError:  # no thread is left
+                await steps
+        return opening
+
+    async def run_opening(self, opening: Opening, limit: float) -> None:
+        try:
+            connection = await self.open(limit)
+            if self.opening is opening:
+                self.give(connection)
+                self.hurry(opening.awaited)
+            else:
+                self.close(connection)
+        except Exception as error:  # noqa: BLE001 - whatever it was: the attempt that waits is told
+            opening.error = error
+        finally:
+            with mutex:
+                self.opening = None if self.opening is opening else self.opening
+            opening.bell.set()
 
     async def catch_up(self, limit: float) -> Any:
         """The late connection, if its replies come within this time. They are of requests that were given up."""
@@ -689,8 +742,8 @@ class Server(abc.ABC):
         """Tells one thread or task from another."""
 
     @abc.abstractmethod
-    def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
-        """Runs it in the background."""
+    def start(self, steps: Coroutine[Any, Any, None], name: str) -> Any:
+        """Runs it in the background. Returns what does: a thread or a task."""
 
     def is_dead(self) -> bool:
         """True if nobody can use it any more."""

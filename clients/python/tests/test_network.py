@@ -237,6 +237,117 @@ class NetworkTest(OnServer):
             time.sleep(1.5)
             self.assertFalse(lock.lost)
 
+    def renew_in_vain(self, lock):
+        """The renewer's connection, which is the first one, is gone when it is due."""
+        first = min(int(client["id"]) for client in self.client.client_list() if client["name"] == "far")
+        self.client.client_kill_filter(_id=first)
+        lock._hold.due = _transport.now()
+        lock._hold.server.plan(lock._hold)
+
+    def is_renewed(self, lock):
+        """Returns what is true once it was renewed again, or is lost."""
+        extended = self.calls("extend")
+        return lambda: lock.lost or self.calls("extend") > extended
+
+    def test_an_opening_that_is_late_serves_the_next_attempt(self):
+        wire = self.proxy()
+        with Lock(self.through(wire, client_name="far"), self.key, lease=12.0) as lock:
+            wire.delay = 0.5  # a greeting takes several times as much in each direction, and an attempt has two seconds
+            self.renew_in_vain(lock)
+            wait_for(self.is_renewed(lock))
+            self.assertFalse(lock.lost)
+            self.assertEqual(wire.accepted, 2)
+            wire.delay = 0.0
+
+    def test_an_opening_of_asyncio_that_is_late_serves_the_next_attempt(self):
+        wire = self.proxy()
+
+        async def main():
+            async with (
+                redis.asyncio.Redis(port=wire.port, client_name="far") as client,
+                AsyncLock(client, self.key, lease=12.0) as lock,
+            ):
+                wire.delay = 0.5
+                self.renew_in_vain(lock)
+                await until(self.is_renewed(lock))
+                self.assertFalse(lock.lost)
+                self.assertEqual(wire.accepted, 2)
+                wire.delay = 0.0
+
+        asyncio.run(main())
+
+    def test_an_idle_connection_is_the_renewers_if_no_new_one_is_open_in_time(self):
+        wire = self.proxy()
+        with Lock(self.through(wire, client_name="far"), self.key, lease=12.0) as lock:
+            self.assertTrue(lock.check())  # over a second one
+            wire.hangs = True
+            self.renew_in_vain(lock)
+            wait_for(self.is_renewed(lock))
+            self.assertFalse(lock.lost)
+            self.assertEqual(wire.accepted, 3)
+            wire.hangs = False
+
+    def test_an_idle_connection_of_asyncio_is_the_renewers_if_no_new_one_is_open_in_time(self):
+        wire = self.proxy()
+
+        async def main():
+            async with (
+                redis.asyncio.Redis(port=wire.port, client_name="far") as client,
+                AsyncLock(client, self.key, lease=12.0) as lock,
+            ):
+                self.assertTrue(await lock.check())
+                wire.hangs = True
+                self.renew_in_vain(lock)
+                await until(self.is_renewed(lock))
+                self.assertFalse(lock.lost)
+                self.assertEqual(wire.accepted, 3)
+                wire.hangs = False
+
+        asyncio.run(main())
+
+    def test_an_opening_that_hangs_is_given_up_for_another_one(self):
+        wire = self.proxy()
+        with Lock(self.through(wire, client_name="far"), self.key, lease=18.0) as lock:
+            wire.hangs = True
+            self.renew_in_vain(lock)
+            wait_for(lambda: wire.accepted == 2)
+            wire.hangs = False
+            wait_for(self.is_renewed(lock))
+            self.assertFalse(lock.lost)
+            self.assertEqual(wire.accepted, 3)
+
+    def test_the_renewers_connection_is_opened_where_no_thread_is_left(self):
+        wire = self.proxy()
+        with Lock(self.through(wire, client_name="far"), self.key, lease=12.0) as lock:
+            with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+                self.renew_in_vain(lock)
+                wait_for(self.is_renewed(lock))
+            self.assertFalse(lock.lost)
+
+    def test_an_opening_of_asyncio_ends_with_its_loop(self):
+        wire, openings = self.proxy(), []
+
+        async def main():
+            async with redis.asyncio.Redis(port=wire.port, client_name="far", socket_timeout=0.5) as client:
+                lock = AsyncLock(client, self.key, lease=2.0)
+                await lock.acquire()
+                server = lock._hold.server
+                begin = server.begin_opening
+
+                async def noted(limit):
+                    openings.append(await begin(limit))
+                    return openings[-1]
+
+                server.begin_opening = noted
+                wire.hangs = True
+                wire.hush()
+                with self.assertRaises(redis.RedisError):
+                    await lock.release()  # it is owed, also when the loop ends
+
+        asyncio.run(main())
+        self.assertTrue(openings)
+        self.assertTrue(all(opening.runner.done() for opening in openings))
+
     def test_connections_that_died_together_without_a_word_cost_no_lock(self):
         proxy = self.proxy()
         client = self.through(proxy)
