@@ -62,7 +62,7 @@ class Agent(python_shared.Agent):
             request = json.loads(line)
             if request["do"] == "cancel":
                 self.cancelled.add(request["of"])
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                self.interrupt()
                 self.say({"id": request["id"]})
             elif request.get("main"):
                 self.main.put(request)
@@ -72,8 +72,17 @@ class Agent(python_shared.Agent):
                 work.start()
         self.main.put(None)
 
-    def on_signal(self, *_):
+    @staticmethod
+    def interrupt():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    def on_signal(self, _=None, frame=None):
         if self.running in self.cancelled:
+            while frame is not None:
+                if frame.f_code.co_name == "__del__":  # Python drops what a destructor raises
+                    threading.Timer(0.01, self.interrupt).start()
+                    return
+                frame = frame.f_back
             self.running = None
             raise Cancelled
 
