@@ -125,7 +125,7 @@ class Owner:
     def __init__(self, name: str | None = None) -> None:
         self.name = name or f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(16)}"
         self.keys: set[bytes] = set()
-        self.unsettled: set[bytes] = set()  # a wait for these was given up, but the server has not confirmed it
+        self.unsettled: set[bytes] = set()  # keys of which a release is owed: the server has not confirmed it
 
     def claim(self, hold: Any, take: Callable[[Any], Any]) -> None:
         """From here on `hold` is the acquisition of a lock, and has its keys. `take` says what is in the way."""
@@ -251,7 +251,7 @@ class Hold(Question):
         """One slice of the wait."""
         server = await self.find()
         if self.owner.unsettled & self.names:
-            raise errors.TimeoutError("the server has not confirmed yet that an earlier wait is over")
+            raise errors.TimeoutError("the server has not confirmed yet that an earlier lock or wait is over")
         how = way(once=once, crowded=self.crowded, has_slot=self.has_slot)
         if how is Way.QUEUE:
             await server.hear(self.spec.keys[0], self.spec.notify_prefix, until)
@@ -415,7 +415,6 @@ class Hold(Question):
 
     async def leave(self) -> None:
         """Leaves the queue, and gives back what was granted in the same moment. The caller waits only a moment."""
-        self.owner.unsettled |= self.names
         if self.request is not None and self.request.withdraw():
             self.request = None
         # Another process may have taken over the same token: its fence is another one.
@@ -426,9 +425,13 @@ class Hold(Question):
             await self.kind.ring(self.settled, LEAVE)
 
     def owe(self, words: Callable[[], list[Words]]) -> None:
-        """Lets the renewer send a release, and repeat it as long as the server may keep the lock or the place."""
+        """Lets the renewer send a release, and repeat it as long as the server may keep the lock or the place.
+
+        Its owner cannot ask for these keys until that is settled: the release would end what it gets.
+        """
         with mutex:
             if self.server is not None:
+                self.owner.unsettled |= self.names
                 self.owed, self.to_send = words, True
                 self.due = now()
                 self.owes_until = self.due + self.spec.lease + self.kept

@@ -174,6 +174,20 @@ class HoldTest(OnFake):
             self.assertEqual(to_lose, [])
             wait_for(lambda: self.client.exists("k") == 0)
 
+    def test_an_owner_has_no_key_again_before_the_end_of_its_former_lock_is_confirmed(self):
+        ends = (lambda lock: lock.release(), lambda lock: lock.release_after(600), lambda lock: lock.detach())
+        with Lock(self.client, "outer", lease=HOUR) as outer:
+            for end in ends:
+                lock = self.held(within=outer)
+                self.fake.set_down(True)
+                self.assertRaises(redis.RedisError, end, lock)
+                with self.assertRaisesRegex(redis.RedisError, "has not confirmed"):
+                    self.lock(within=outer, wait=0).acquire()
+                self.fake.set_down(False)
+                with self.lock(within=outer, wait=60) as again:
+                    self.assertFalse(lock._hold.owes)
+                    self.assertTrue(again.check())
+
     def test_a_token_whose_lease_is_over_is_void(self):
         token = self.held().detach()
         self.fake.advance(HOUR + 1)
