@@ -395,6 +395,19 @@ class Server(abc.ABC):
                 raise
         if any(isinstance(reply, ELSEWHERE) for reply in replies):
             self.break_own(timed_out=False)
+        await self.tell_replies(work, packed, replies, failure, sent)
+        if failure is not None and not packed and self.own is not None:  # it was open only just now
+            self.hurry([duty for duty, _ in work])
+
+    async def tell_replies(
+        self,
+        work: list[tuple[Question, list[Words]]],
+        packed: dict[Duty, bytes | Exception],
+        replies: list[Any],
+        failure: Exception | None,
+        sent: float,
+    ) -> None:
+        """Tells each duty what came of its requests."""
         at = 0
         for duty, words in work:
             said: Any = packed.get(duty)
@@ -422,7 +435,7 @@ class Server(abc.ABC):
         """The renewer's connection is open. After an error it is a new one, or an idle one if none is open in time.
 
         One that was late is used again once its replies have come, if that is before another one is open. If there is
-        none, the duties are due again as soon as the opening has come to its end.
+        none, the duties are due again as soon as the opening has succeeded.
         """
         if self.own is None:
             connection = await self.catch_up(GLANCE)
@@ -460,7 +473,8 @@ class Server(abc.ABC):
             try:
                 opening.runner = self.start(steps, "redis-lock opening")
             except RuntimeError:  # no thread is left
-                await steps
+                steps.close()
+                await self.run_opening(opening, limit)
         return opening
 
     async def run_opening(self, opening: Opening, limit: float) -> None:
