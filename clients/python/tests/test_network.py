@@ -251,8 +251,8 @@ class NetworkTest(OnServer):
 
     def test_an_opening_that_is_late_serves_the_next_attempt(self):
         wire = self.proxy()
-        with Lock(self.through(wire, client_name="far"), self.key, lease=12.0) as lock:
-            wire.delay = 0.5  # a greeting takes several times as much in each direction, and an attempt has two seconds
+        with Lock(self.through(wire, client_name="far"), self.key, lease=24.0) as lock:
+            wire.delay = 0.8  # in each direction: a greeting takes several times as much, and an attempt has 4 s
             self.renew_in_vain(lock)
             wait_for(self.is_renewed(lock))
             self.assertFalse(lock.lost)
@@ -265,9 +265,9 @@ class NetworkTest(OnServer):
         async def main():
             async with (
                 redis.asyncio.Redis(port=wire.port, client_name="far") as client,
-                AsyncLock(client, self.key, lease=12.0) as lock,
+                AsyncLock(client, self.key, lease=24.0) as lock,
             ):
-                wire.delay = 0.5
+                wire.delay = 0.8
                 self.renew_in_vain(lock)
                 await until(self.is_renewed(lock))
                 self.assertFalse(lock.lost)
@@ -576,8 +576,10 @@ class NetworkTest(OnServer):
         lock.acquire()
         lock._hold.unanswered = True  # a renewal may be read late
         wire.replaces = (b"MINFENCE\r\n$16\r\n1", b"MINFENCE\r\n$16\r\n8")  # after the year 2200
+        fence = lock.fence
         lock.release_after(600)
         self.assert_ends_in(600)
+        self.assertEqual(as_map(self.info()[b"holders"][0])[b"fence"], fence)
 
     def test_a_renewal_that_is_read_late_changes_no_later_hold_of_its_owner(self):
         for again in (self.taken_over, self.taken_again):

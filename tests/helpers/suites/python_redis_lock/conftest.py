@@ -38,4 +38,4 @@ def pytest_collection_modifyitems(config, items):
     # These start 125 processes, which takes as long as the machine lets it take.
     for item in items:
         if item.name.startswith("test_no_overlap"):
-            item.add_marker(pytest.mark.timeout(60))
+            item.add_marker(pytest.mark.timeout(300))
