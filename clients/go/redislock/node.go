@@ -124,26 +124,7 @@ func (n *node) open(ctx context.Context) (Conn, error) {
 // openShared opens a connection, or returns one that was open too late for its caller: far away the greeting may take
 // longer than a renewal has.
 func (n *node) openShared(ctx context.Context) (Conn, error) {
-	select {
-	case n.openings <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	failed := make(chan error, 1)
-	isRunning := n.engine.run(func() {
-		defer func() { <-n.openings }()
-		dial, cancel := context.WithTimeout(n.engine.working, answerTime)
-		defer cancel()
-		if conn, err := n.open(dial); err != nil {
-			failed <- err
-		} else {
-			n.keep(idle{conn, time.Now(), true}, forAll)
-		}
-	})
-	if !isRunning {
-		<-n.openings
-		return nil, ErrClosed
-	}
+	var ended chan error // of the opening for this caller; nil: there is none
 	for {
 		n.mu.Lock()
 		arrival := n.arrival
@@ -151,14 +132,41 @@ func (n *node) openShared(ctx context.Context) (Conn, error) {
 		if conn := n.takeIdle(forAll, true); conn != nil {
 			return conn, nil
 		}
+		slots := n.openings
+		if ended != nil {
+			slots = nil
+		}
 		select {
+		case slots <- struct{}{}:
+			own := make(chan error, 1)
+			if ended = own; !n.engine.run(func() { own <- n.openInto() }) {
+				<-n.openings
+				return nil, ErrClosed
+			}
+		case err := <-ended:
+			if err != nil {
+				return nil, err
+			}
+			ended = nil // another caller may have it
 		case <-arrival:
-		case err := <-failed:
-			return nil, err
+		case <-n.engine.working.Done():
+			return nil, ErrClosed
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// openInto opens a connection for whoever takes it, and frees its slot.
+func (n *node) openInto() error {
+	defer func() { <-n.openings }()
+	dial, cancel := context.WithTimeout(n.engine.working, answerTime)
+	defer cancel()
+	conn, err := n.open(dial)
+	if err == nil {
+		n.keep(idle{conn, time.Now(), true}, forAll)
+	}
+	return err
 }
 
 // takeIdle returns the newest idle connection; if it must be unused, the newest one of these.

@@ -23,7 +23,7 @@ type tapped struct {
 	isSlow  atomic.Bool                        // it confirms no subscription
 	delay   func(command string) time.Duration // until its reply comes
 	late    func(command string) time.Duration // until the server reads it
-	greets  time.Duration                      // until a connection is open
+	greets  func(number int64) error           // opens a connection, which may take time
 	most    atomic.Int64                       // requests in one write
 	channel atomic.Value
 	dialled atomic.Int64
@@ -113,16 +113,16 @@ func (c *tappedConn) isOver(hangs chan struct{}, deadline time.Time) bool {
 }
 
 func (t *tapped) Dial(ctx context.Context, address string) (redislock.Conn, error) {
-	select {
-	case <-time.After(t.greets):
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	number := t.dialled.Add(1)
+	if t.greets != nil {
+		if err := t.greets(number); err != nil {
+			return nil, err
+		}
 	}
 	conn, err := t.Server.Dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	t.dialled.Add(1)
 	t.open.Add(1)
 	closed := make(chan struct{})
 	return &tappedConn{conn, t, closed, sync.OnceFunc(func() { t.open.Add(-1); close(closed) })}, nil

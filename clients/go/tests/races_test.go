@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -291,7 +292,8 @@ func TestCloseWaitsForNoDial(t *testing.T) {
 
 // Far away the greeting of a connection takes longer than a renewal has.
 func TestAConnectionThatIsOpenTooLateServesTheNextRenewal(t *testing.T) {
-	server := &tapped{greets: 250 * time.Millisecond, delay: func(string) time.Duration { return farAway }}
+	greets := func(int64) error { time.Sleep(250 * time.Millisecond); return nil }
+	server := &tapped{greets: greets, delay: func(string) time.Duration { return farAway }}
 	inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
 		var holds []*redislock.Hold
 		for key := range 5 {
@@ -315,6 +317,44 @@ func TestAConnectionThatIsOpenTooLateServesTheNextRenewal(t *testing.T) {
 			t.Error(open, "connections")
 		}
 	})
+}
+
+// The one whose connection another caller took opens one more.
+func TestAConnectionThatAnotherCallerTookIsOpenedAgain(t *testing.T) {
+	for failing := range int64(2) {
+		server := &tapped{}
+		inBubble(t, server, nil, func(t *testing.T, client *redislock.Client, _ *atomic.Int64) {
+			hold, err := client.Lock(bg, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server.SetDown(true)
+			server.SetDown(false)
+			first := server.dialled.Load() + 1
+			server.greets = func(number int64) error {
+				if number == first+failing {
+					time.Sleep(2 * time.Second)
+					return os.ErrDeadlineExceeded
+				}
+				time.Sleep(400 * time.Millisecond)
+				return nil
+			}
+			opened := make(chan error, 1)
+			for caller := range int64(2) {
+				go func() {
+					_, err := hold.Check(bg)
+					if caller != failing {
+						opened <- err
+					}
+				}()
+				time.Sleep(200 * time.Millisecond)
+			}
+			if err := <-opened; err != nil {
+				t.Error(err)
+			}
+			time.Sleep(3 * time.Second) // the other one is told of its own failure, or was served
+		})
+	}
 }
 
 func TestAGuardOfAServerThatHangsEnds(t *testing.T) {
