@@ -116,6 +116,9 @@ def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
     [args] = re.findall(r"^ *args: (\[.*\])$", pod, re.M)
     probes = [json.loads(found) for found in re.findall(r"^ *command: (\[.*\])$", pod, re.M)]
     assert len(probes) == 3, probes
+    # Pods are servers that know nothing of each other: programs must reach one of them alone.
+    services = re.findall(r"^kind: Service\n(?:.*\n)*?  selector:\n    (.*)", pod, re.M)
+    assert services == ["statefulset.kubernetes.io/pod-name: redis-lock-0", "app: redis-lock"], services
     with Stage("pod", ["10.0.0.1"]) as stage:
         image = Image(stage, "redis")
         (image.seen / "etc/redis-lock/redis.conf").write_text(conf.replace("\n    ", "\n").removeprefix("    "))

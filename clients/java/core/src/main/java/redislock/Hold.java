@@ -138,7 +138,7 @@ public interface Hold extends AutoCloseable {
      *
      * @param rest from now on, at least a millisecond
      * @throws LockLostException if it was lost before
-     * @throws LockUnavailableException if the server does not answer. It is asked on in the background
+     * @throws LockUnavailableException if the server does not answer. It is asked again in the background
      */
     void releaseAfter(Duration rest);
 
