@@ -7,6 +7,7 @@
     tools/sizing.py --quick --compare   with fewer locks, on one server; fails if the page is wrong by a fifth
 
 Each row is measured on a server of its own: `used_memory` of INFO with many of them, less that without, for each.
+Below the table stands how long a start takes to load a million locks, as its log says.
 REDIS_LOCK_MODULE names the module; without it that of `make build` is loaded.
 """
 
@@ -84,11 +85,11 @@ class Connection:
 class Server:
     """A server with the module, and nothing in it."""
 
-    def __init__(self, program: str, folder: Path) -> None:
+    def __init__(self, program: str, folder: Path, *more: str) -> None:
         self.path = folder / "socket"
         options = ["--port", "0", "--unixsocket", str(self.path), "--save", "", "--dir", str(folder)]
         options += ["--maxclients", "4000", "--loadmodule", str(MODULE), "log-max-len", "100000"]
-        options += ["max-queue-ms", "3600000", "max-waiters-per-key", "1000000"]
+        options += ["max-queue-ms", "3600000", "max-waiters-per-key", "1000000", *more]
         self.log = open(folder / "log", "wb")
         self.process = subprocess.Popen([program, *options], stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 20
@@ -277,6 +278,20 @@ def measure(program: str, quick: bool) -> tuple[str, list[float]]:
     return name, figures
 
 
+def loaded(program: str, count: int) -> float:
+    """Seconds in which a start loads so many locks of helpers from an append-only file that was never rewritten."""
+    with tempfile.TemporaryDirectory(prefix="sizing") as folder:
+        for is_full in (False, True):
+            server = Server(program, Path(folder), "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
+            try:
+                if not is_full:
+                    by_helper(server, count)
+            finally:
+                server.stop()
+        log = (Path(folder) / "log").read_text()
+        return float(re.findall(r"DB loaded from append only file: (\S+) seconds", log)[0])
+
+
 def rounded(bytes_each: float) -> str:
     return f"{round(bytes_each, -2 if bytes_each > 3000 else 0):,.0f}"
 
@@ -294,7 +309,8 @@ def page_table() -> list[str]:
 
 def compare(name: str, figures: list[float]) -> list[str]:
     """What the page says wrongly of this server, or of the row in any server if it does not name this one."""
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page_table()]
+    lines = [line for line in page_table() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     if [row[0] for row in rows] != [what for what, _, _ in ROWS]:
         return ["the page has other rows than the program"]
     wrong = []
@@ -323,8 +339,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compare", action="store_true")
     options = parser.parse_args()
-    columns = [measure(server, options.quick) for server in options.servers or usual_servers()]
+    servers = options.servers or usual_servers()
+    columns = [measure(server, options.quick) for server in servers]
     lines = table(columns)
+    if not options.quick:
+        times = ", ".join(f"{loaded(server, 1_000_000):.1f} s" for server in servers)
+        lines += ["", f"A start loads a million locks of helpers from an append-only file in {times}."]
     print("\n".join(lines))
     if options.compare:
         wrong = [text for name, figures in columns for text in compare(name, figures)]
