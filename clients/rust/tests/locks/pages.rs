@@ -3,7 +3,7 @@
 use redis_lock_client::testing::FakeServer;
 use redis_lock_client::{Client, Error};
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use testbed::Server;
 
 /// A program that has the lines of a page, on the server of a URL.
@@ -81,9 +81,15 @@ fn leading(url: &str) -> Result<(), Error> {
         ControlFlow::Break("done") // Continue: to lead again. The work ends when the guard is lost
     })?;
     println!("{done}");
-    if let Some(guard) = client.key("nightly").try_lock()? {
-        println!("once a day"); // None: another host runs it
-        guard.release_after(Duration::from_secs(60))?;
+    let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400; // in UTC
+    let done = format!("{{nightly}}{day}");
+    if let Some(guard) = client.key("{nightly}lock").try_lock()? {
+        // None: another host runs it
+        if !guard.guard::<bool>(redis::cmd("EXISTS").arg(&done))? {
+            println!("once a day");
+            guard.guard::<()>(redis::cmd("SET").arg(&done).arg("").arg("EX").arg(172_800))?;
+        }
+        guard.release()?;
     }
     Ok(())
 }
