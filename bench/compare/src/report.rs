@@ -124,7 +124,7 @@ impl Report {
         let mut versions = self.versions.clone();
         versions.dedup();
         Ok(format!(
-            "# Beside what one would pick instead\n\n\
+            "# Comparison with alternatives\n\n\
              Ways to lock, measured beside each other on {}. This page and its picture are the output of a program:\n\n\
              ```sh\n{}\n```\n\n\
              - Machine: {}\n- Disk: {}\n- Servers: {}\n\n\
