@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How often the process group is asked for, once the command itself has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// After so long a command that becomes another user's has become it.
+/// Time after which a setuid command has changed its user.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// After so long a renewal is asked for once more, if the command is continued once more.
@@ -64,7 +64,7 @@ struct Supervisor<'a> {
     hold_ended: u64,
     /// How often a renewal was asked for.
     renewals: u64,
-    /// When, while it is not done; and whether it is to be done once more.
+    /// When the pending renewal was asked for; and whether one more must follow.
     renew_asked: Option<Moment>,
     renew_again: bool,
     released: Option<Report>,

@@ -125,7 +125,7 @@ impl Wait<'_> {
                     failure = None;
                     if let Answer::NotYet(pause) = answer { Some(pause) } else { None }
                 }
-                // It was asked in vain, but not refused: what was wrong before is what is known.
+                // This attempt had no reply, so the last known error is reported.
                 Ok(Answer::TimeUp) => return failure.map_or(Ok(None), Err),
                 // Nobody can stand in line for it, and nothing is wrong.
                 Err(error) if self.acquisition.is_of_old_client(&error) => {

@@ -34,7 +34,7 @@ pub(crate) enum Step {
     Renew {
         fence: u64,
     },
-    /// Under this fence, or where none is known whatever there is.
+    /// The hold with this fence; without one, any hold of the owner.
     Release {
         fence: Option<u64>,
     },

@@ -238,7 +238,7 @@ impl Order<'_> {
         is_kept_waiting: impl FnOnce() -> bool,
     ) -> bool {
         if requester == Mode::Read && !delays_readers {
-            // Only something else delays a reader that waits: another key, or a waiter that delays this one as well.
+            // A waiting reader delays no reader. What blocks it is another key, or a waiter that blocks this one too.
             return false;
         }
         // A key is reserved for a waiter of several keys for a limited time only.
