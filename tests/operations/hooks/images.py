@@ -131,19 +131,23 @@ def the_way_back(image, options):
     another image. Without an older module it is the same one."""
     held = image.ask("LOCK.ACQUIRE", "report", "alice", "PX", "600000")
     image.ask("SET", "before", "kept")
-    image.ask("LOCK.ACQUIRE", "ended", "bob")
-    image.ask("LOCK.RELEASE", "ended", "bob")
     section = (PAGES / "upgrading.md").read_text().split("\n## The way back\n")[1].split("\n## ")[0]
-    blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```text\n(.*?)```)?", section, re.S)
+    blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```text\n(.*?)```)?", section, re.S)[:3]
     blocks = [[text.replace("sudo ", "").replace("/var/lib/redis/", "/data/") for text in block] for block in blocks]
-    [last] = [number for number, block in enumerate(blocks) if "find " in block[0]]
-    [look] = [line for line in blocks[last][0].splitlines() if line.startswith("find ")]
-    assert ".incr.aof" in image.type_in(look), "the server has no records yet: nothing is tried"
-    for commands, shown in blocks[: last + 1]:
+    (write, _), (look, done), (freeze, frozen) = blocks
+    again = re.search(r"with `(.*?)` in place of BGREWRITEAOF", section)[1]
+    # First a lease ends meanwhile, which the page says how to see, and what to do then.
+    for first, meanwhile in ((write, True), (f"redis-cli {again}", False)):
+        image.type_in(first)
         deadline = time.monotonic() + PATIENCE_S
-        while (said := image.type_in(commands)) != shown and shown:
-            assert "in_progress:1" in said and time.monotonic() < deadline, f"{commands} prints:\n{said}"
+        while image.type_in(look) != done:
+            assert time.monotonic() < deadline, "the file is not written"
             time.sleep(0.1)
+        if meanwhile:
+            image.ask("LOCK.ACQUIRE", "ended", "bob")
+            image.ask("LOCK.RELEASE", "ended", "bob")
+        said = image.type_in(freeze)
+        assert said.startswith(frozen) and (".incr.aof" in said) == (said != frozen) == meanwhile, said
     image.stop()
     image.older()
     image.start(*options)
