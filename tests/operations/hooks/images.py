@@ -81,14 +81,16 @@ class Image(Debian):
         self.must(f"kill {self.pid()}")
         self.server.wait(PATIENCE_S)
 
-    def mount(self, line):
+    def outside(self, line):
+        """Runs a line outside of the root, among its mounts."""
         run(*self.enter, "sh", "-ec", line.replace("ROOT", str(self.root)), env=self.environment)
 
     def older(self):
-        """Another image: its module is the one to which tests/operations/hooks/upgrading.py goes back, too."""
+        """Another image: its module is the one to which tests/operations/hooks/upgrading.py goes back, too. Its
+        configuration names no setting that this one does not know."""
         old = os.environ.get("REDIS_LOCK_OLD_MODULE") or module()
-        place = f"{self.root}{LIBRARY}"
-        run(*self.enter, "sh", "-ec", f"cp {old} {place}.new; mv {place}.new {place}", env=self.environment)
+        self.outside(f"cp {old} ROOT{LIBRARY}.new; mv ROOT{LIBRARY}.new ROOT{LIBRARY}")
+        self.must("sed -i '/^lock\\./d' /etc/redis-lock/redis.conf")
 
     def pid(self):
         return re.search(r"^process_id:(\d+)", self.ask("INFO", "server"), re.M)[1]
@@ -208,13 +210,13 @@ class Pod(Image):
         [args] = re.findall(r"^ *args: (\[.*\])$", self.text, re.M)
         self.options = json.loads(args.replace("$(REDISCLI_AUTH)", "secret"))
         assert "readOnlyRootFilesystem: true" in self.text
-        self.mount("mount --rbind ROOT ROOT; mount -o remount,bind,ro ROOT")
-        self.mount("mount -t tmpfs -o uid=999,gid=999 tmpfs ROOT/data")
+        self.outside("mount --rbind ROOT ROOT; mount -o remount,bind,ro ROOT")
+        self.outside("mount -t tmpfs -o uid=999,gid=999 tmpfs ROOT/data")
 
     def older(self):
-        self.mount("mount -o remount,bind,rw ROOT")
+        self.outside("mount -o remount,bind,rw ROOT")
         super().older()
-        self.mount("mount -o remount,bind,ro ROOT")
+        self.outside("mount -o remount,bind,ro ROOT")
 
 
 def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
@@ -230,6 +232,12 @@ def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
             run(*pod.typed, *probe)
         # Its configuration is that of the ConfigMap, in each start.
         assert "Read-only file system" in pod.ask("CONFIG", "REWRITE")
+
+
+def test_the_way_back_in_kubernetes_keeps_the_locks():
+    with Stage("the pod's way back", ["10.0.0.1"]) as stage:
+        pod = Pod(stage)
+        pod.start(*pod.options)
         the_way_back(pod, pod.options)
 
 
