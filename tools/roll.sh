@@ -32,5 +32,5 @@ for commit in "${commits[@]}"; do
     rm -rf "$roll/source"
   fi
   echo "== upgrading from $commit"
-  REDIS_LOCK_OLD_MODULE=$library tests/operations/recipes upgrading
+  REDIS_LOCK_OLD_MODULE=$library tests/operations/recipes upgrading way_back
 done

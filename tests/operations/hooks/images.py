@@ -1,6 +1,7 @@
 """Plays contrib/docker/Dockerfile and the pod of contrib/kubernetes in a root of Debian: see debian.py."""
 
 import json
+import os
 import platform
 import re
 import subprocess
@@ -9,7 +10,9 @@ import time
 from pathlib import Path
 
 from debian import LIBRARY, PATIENCE_S, ROOT, Debian, built, dist, run, words
-from machine import NotHere, Stage
+from machine import NotHere, Stage, module
+
+PAGES = ROOT / "docs/operations"
 
 
 class Image(Debian):
@@ -70,9 +73,24 @@ class Image(Debian):
     def ask(self, *words_typed):
         return run(*self.typed, f"{self.target}-cli", *words_typed).strip()
 
+    def type_in(self, text):
+        """What docker exec and kubectl exec do: as the user of the container, with its variables."""
+        return run(*self.typed, "sh", "-ec", text)
+
     def stop(self):
         self.must(f"kill {self.pid()}")
         self.server.wait(PATIENCE_S)
+
+    def outside(self, line):
+        """Runs a line outside of the root, among its mounts."""
+        run(*self.enter, "sh", "-ec", line.replace("ROOT", str(self.root)), env=self.environment)
+
+    def older(self):
+        """Another image: its module is the one to which tests/operations/hooks/upgrading.py goes back, too. Its
+        configuration names no setting that this one does not know."""
+        old = os.environ.get("REDIS_LOCK_OLD_MODULE") or module()
+        self.outside(f"cp {old} ROOT{LIBRARY}.new; mv ROOT{LIBRARY}.new ROOT{LIBRARY}")
+        self.must("sed -i '/^lock\\./d' /etc/redis-lock/redis.conf")
 
     def pid(self):
         return re.search(r"^process_id:(\d+)", self.ask("INFO", "server"), re.M)[1]
@@ -110,30 +128,124 @@ def test_the_image_of_valkey_starts_as_its_user():
     image_works("valkey")
 
 
-def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
-    pod = (ROOT / "contrib/kubernetes/redis-lock.yaml").read_text()
-    conf = re.search(r"^  redis\.conf: \|\n((?:    .*\n)+)", pod, re.M)[1]
-    [args] = re.findall(r"^ *args: (\[.*\])$", pod, re.M)
-    probes = [json.loads(found) for found in re.findall(r"^ *command: (\[.*\])$", pod, re.M)]
-    assert len(probes) == 3, probes
-    # Pods are servers that know nothing of each other: programs must reach one of them alone.
-    services = re.findall(r"^kind: Service\n(?:.*\n)*?  selector:\n    (.*)", pod, re.M)
-    assert services == ["statefulset.kubernetes.io/pod-name: redis-lock-0", "app: redis-lock"], services
-    with Stage("pod", ["10.0.0.1"]) as stage:
+def the_way_back(image, options):
+    """Plays the way back of the page in a container that runs with these options: commands in it up to find, and then
+    another image. Without an older module it is the same one."""
+    held = image.ask("LOCK.ACQUIRE", "report", "alice", "PX", "600000")
+    image.ask("SET", "before", "kept")
+    section = (PAGES / "upgrading.md").read_text().split("\n## The way back\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```text\n(.*?)```)?", section, re.S)[:3]
+    blocks = [[text.replace("sudo ", "").replace("/var/lib/redis/", "/data/") for text in block] for block in blocks]
+    (write, _), (look, done), (freeze, frozen) = blocks
+    again = re.search(r"with `(.*?)` in place of BGREWRITEAOF", section)[1]
+    # First a lease ends meanwhile, which the page says how to see, and what to do then.
+    for first, meanwhile in ((write, True), (f"redis-cli {again}", False)):
+        image.type_in(first)
+        deadline = time.monotonic() + PATIENCE_S
+        while image.type_in(look) != done:
+            assert time.monotonic() < deadline, "the file is not written"
+            time.sleep(0.1)
+        if meanwhile:
+            image.ask("LOCK.ACQUIRE", "ended", "bob")
+            image.ask("LOCK.RELEASE", "ended", "bob")
+        said = image.type_in(freeze)
+        assert said.startswith(frozen) and (".incr.aof" in said) == (said != frozen) == meanwhile, said
+    image.stop()
+    image.older()
+    image.start(*options)
+    # The older one has no LOCK.CHECK.
+    fence = f"fence\n{held}\n"
+    assert fence in image.ask("LOCK.INFO", "report")
+    assert image.ask("MGET", "before", "ended") == "kept"
+    # What the older one grants is kept, too.
+    later = image.ask("LOCK.ACQUIRE", "later", "carol", "PX", "600000")
+    assert int(later) > int(held)
+    image.stop()
+    image.start(*options)
+    assert fence in image.ask("LOCK.INFO", "report") and f"fence\n{later}\n" in image.ask("LOCK.INFO", "later")
+    # What could go wrong, of which the page on installing warns: dump.rdb is there, and nobody reads it.
+    image.stop()
+    image.must("test -s /data/dump.rdb; rm -r /data/appendonlydir")
+    image.start(*options)
+    assert image.ask("DBSIZE") == "0"
+
+
+def test_the_way_back_in_docker_keeps_the_locks():
+    page = (PAGES / "installing.md").read_text().replace("\\\n", "")
+    said = dict(re.findall(r"--([a-z-]+) ([^\s-]\S*)", re.search(r"^\$ docker run (.*? redis-lock) ", page, re.M)[1]))
+    options = re.search(r"^\$ docker run .*? redis-lock (.*)", page, re.M)[1].split()
+    # Compose does the same.
+    compose = (ROOT / "contrib/docker/compose.yaml").read_text()
+    for name, text in {
+        "name": "container_name: %s\n", "restart": "restart: %s\n", "stop-timeout": "stop_grace_period: %ss\n",
+        "publish": '- "%s"\n', "volume": "- %s\n",
+    }.items():  # fmt: skip
+        assert text % said[name] in compose, f"{name}: {said}"
+    [line] = re.findall(r"^\$ (LOCK_PASSWORD=.*)", page, re.M)
+    assert f"#   {line}\n" in compose and said["env"] == "REDISCLI_AUTH=secret"
+    with Stage("docker", ["10.0.0.1"]) as stage:
         image = Image(stage, "redis")
-        (image.seen / "etc/redis-lock/redis.conf").write_text(conf.replace("\n    ", "\n").removeprefix("    "))
-        image.start(*json.loads(args.replace("$(REDISCLI_AUTH)", "secret")))
+        image.start(*options)
+        the_way_back(image, options)
+
+
+def test_the_way_back_in_valkey_keeps_the_locks():
+    with Stage("valkey's way back", ["10.0.0.1"]) as stage:
+        image = Image(stage, "valkey")
+        # Valkey's official image has these, too.
+        image.must("ln -sf /opt/valkey/valkey-cli /usr/local/bin/redis-cli")
+        options = ["--requirepass", "secret"]
+        image.start(*options)
+        the_way_back(image, options)
+
+
+class Pod(Image):
+    """The pod of contrib/kubernetes: its text is the configuration, and it can write to its volume alone."""
+
+    def __init__(self, stage):
+        super().__init__(stage, "redis")
+        self.text = (ROOT / "contrib/kubernetes/redis-lock.yaml").read_text()
+        conf = re.search(r"^  redis\.conf: \|\n((?:    .*\n)+)", self.text, re.M)[1]
+        (self.seen / "etc/redis-lock/redis.conf").write_text(conf.replace("\n    ", "\n").removeprefix("    "))
+        [args] = re.findall(r"^ *args: (\[.*\])$", self.text, re.M)
+        self.options = json.loads(args.replace("$(REDISCLI_AUTH)", "secret"))
+        assert "readOnlyRootFilesystem: true" in self.text
+        self.outside("mount --rbind ROOT ROOT; mount -o remount,bind,ro ROOT")
+        self.outside("mount -t tmpfs -o uid=999,gid=999 tmpfs ROOT/data")
+
+    def older(self):
+        self.outside("mount -o remount,bind,rw ROOT")
+        super().older()
+        self.outside("mount -o remount,bind,ro ROOT")
+
+
+def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
+    with Stage("pod", ["10.0.0.1"]) as stage:
+        pod = Pod(stage)
+        probes = [json.loads(found) for found in re.findall(r"^ *command: (\[.*\])$", pod.text, re.M)]
+        assert len(probes) == 3, probes
+        # Pods are servers that know nothing of each other: programs must reach one of them alone.
+        services = re.findall(r"^kind: Service\n(?:.*\n)*?  selector:\n    (.*)", pod.text, re.M)
+        assert services == ["statefulset.kubernetes.io/pod-name: redis-lock-0", "app: redis-lock"], services
+        pod.start(*pod.options)
         for probe in probes:
-            run(*image.typed, *probe)
-        assert int(image.ask("LOCK.ACQUIRE", "report", "worker")) > 0
-        image.must("test -d /data/appendonlydir")
+            run(*pod.typed, *probe)
+        # Its configuration is that of the ConfigMap, in each start.
+        assert "Read-only file system" in pod.ask("CONFIG", "REWRITE")
+
+
+def test_the_way_back_in_kubernetes_keeps_the_locks():
+    with Stage("the pod's way back", ["10.0.0.1"]) as stage:
+        pod = Pod(stage)
+        pod.start(*pod.options)
+        the_way_back(pod, pod.options)
 
 
 def test_three_lines_and_a_tarball_are_an_image():
     version, arch = run(ROOT / "tools/version.py").strip(), platform.machine()
     if arch != "x86_64":
         raise NotHere("the page names the tarball of x86-64")
-    page = (ROOT / "docs/operations/installing.md").read_text()
+    page = (PAGES / "installing.md").read_text()
     text = re.search(r"```dockerfile\n(.*?)```", page, re.S)[1]
     lines = text.replace("VERSION", version).replace("\\\n", "").splitlines()
     assert [line.split()[0] for line in lines] == ["FROM", "ADD", "CMD"], lines
