@@ -140,7 +140,7 @@ def after_an_image_without_docker(stage):
     assert f'"redis-lock:{version}"' in run("tar", "-xOf", str(archive), "index.json")
 
 
-def before_is_it_right(stage):
+def before_verify_the_installation(stage):
     before_loading_the_module(stage)
     load(stage.first)
 
