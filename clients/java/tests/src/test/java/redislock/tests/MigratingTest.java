@@ -266,6 +266,7 @@ class MigratingTest {
             assertTrue(isFree(readers) && isFree(old.readLock()) && isFree(next.readLock()));
             assertFalse(isFree(writer) || isFree(old.writeLock()) || isFree(next.writeLock()));
         });
+        assertTrue(isFree(writer));
         under(writer, () -> assertFalse(isFree(old.readLock()) || isFree(next.readLock())));
         assertTrue(isFree(writer));
     }
