@@ -28,7 +28,7 @@ func both(
 		return err
 	}
 	defer old.UnlockContext(context.WithoutCancel(ctx))
-	return locks.Do(ctx, "report:v2", work)
+	return locks.Do(ctx, "report:v2", work, redislock.WithWait(5*time.Second))
 }
 
 func bothWithBsm(
@@ -40,7 +40,7 @@ func bothWithBsm(
 		return err
 	}
 	defer first.Release(context.WithoutCancel(ctx))
-	return locks.Do(ctx, "report:v2", work)
+	return locks.Do(ctx, "report:v2", work, redislock.WithWait(5*time.Second))
 }
 
 // The page shows the functions above.
@@ -77,7 +77,8 @@ func TestBothLocksKeepOutTheReleasesBeforeAndAfter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locks := redislock.New(transport, redislock.WithWait(0))
+	// Without a limit of its own: the page gives one.
+	locks := redislock.New(transport)
 	defer locks.Close()
 	mutex := func() *redsync.Mutex {
 		return redsync.New(goredis.NewPool(client)).NewMutex("report", redsync.WithTries(1))
@@ -90,7 +91,9 @@ func TestBothLocksKeepOutTheReleasesBeforeAndAfter(t *testing.T) {
 		return errors.Join(work(ctx, nil), func() error { _, err := old.UnlockContext(ctx); return err }())
 	}
 	first := func(ctx context.Context, work task) error { return both(ctx, mutex(), locks, work) }
-	second := func(ctx context.Context, work task) error { return locks.Do(ctx, "report:v2", work) }
+	second := func(ctx context.Context, work task) error {
+		return locks.Do(ctx, "report:v2", work, redislock.WithWait(0))
+	}
 	locker := bsm.New(client)
 	todayOfBsm := func(ctx context.Context, work task) error {
 		old, err := locker.Obtain(ctx, "report", time.Minute, nil)
@@ -117,7 +120,12 @@ func TestRedsyncAndALockKeepOutEachOtherUnderOneKey(t *testing.T) {
 	locks := redislock.New(transport, redislock.WithWait(0), redislock.WithOldClients())
 	defer locks.Close()
 	old := redsync.New(goredis.NewPool(client)).NewMutex("one key", redsync.WithTries(1))
-	work := func(context.Context, *redislock.Hold) error {
+	patient := &bsm.Options{RetryStrategy: bsm.LinearBackoff(time.Millisecond)}
+	work := func(ctx context.Context, _ *redislock.Hold) error {
+		// It would wait for one of its own.
+		if _, err := bsm.New(client).Obtain(ctx, "one key", time.Minute, patient); !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			t.Error("bsm's package does not fail at a lock:", err)
+		}
 		var taken *redsync.ErrTaken
 		if err := old.Lock(); !errors.As(err, &taken) {
 			t.Error("the old one is let in beside a lock:", err)

@@ -100,7 +100,13 @@ class MigratingTest(OnServer):
     def test_the_program_of_the_page_runs(self):
         [program] = programs_of(PAGE)
         self.client.delete("report", "report:v2")
-        run(program.replace("6379", str(PORT)))
+        program = program.replace("6379", str(PORT))
+        run(program)
+        # Others have the second lock: the first one is not kept for longer than the page says.
+        with Lock(self.client, "report:v2"):
+            failed = run(program.replace("wait=5", "wait=0.2"), check=False, capture_output=True, text=True)
+        self.assertIn("LockNotAcquired", failed.stderr)
+        self.assertEqual(self.client.exists("report"), 0)
 
 
 if __name__ == "__main__":

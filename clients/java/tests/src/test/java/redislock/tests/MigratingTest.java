@@ -2,6 +2,7 @@ package redislock.tests;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.file.Files;
@@ -17,7 +18,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.LockSupport;
-import java.util.function.BooleanSupplier;
+import java.util.concurrent.locks.ReadWriteLock;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
 import net.javacrumbs.shedlock.core.LockConfiguration;
@@ -32,8 +34,15 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.springframework.dao.CannotAcquireLockException;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.redis.util.RedisLockRegistry;
+import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
+import org.springframework.integration.support.locks.LockRegistry;
+import redislock.BothLocks;
+import redislock.LockInfo;
+import redislock.LockUnavailableException;
 import redislock.RedisLocks;
 import redislock.shedlock.RedisLockProvider;
 import redislock.test.LockServer;
@@ -43,10 +52,16 @@ class MigratingTest {
     @RegisterExtension
     static final LockServer SERVER = Server.of();
 
+    /** Prefixes of the page. */
+    private static final String NEXT_REGISTRY = "registry-v2:";
+
+    private static final String SHEDLOCK = "job-lock:default:";
+
     private RedissonClient redisson;
     private LettuceConnectionFactory spring;
-    private RedisLockRegistry registry;
+    private RedisLockRegistry oldRegistry;
     private RedisLocks locks;
+    private redislock.spring.RedisLockRegistry newRegistry;
 
     /** Whose lock the program has today. */
     enum Old {
@@ -56,10 +71,8 @@ class MigratingTest {
 
     private Old today = Old.REDISSON;
 
-    /** What a phase has around its work. */
-    private interface Phase {
-        void run(Runnable inside);
-    }
+    /** What the page makes of locks and of registries. */
+    private record Both(Lock lock, LockRegistry<Lock> registry) {}
 
     @BeforeEach
     void open() {
@@ -76,28 +89,39 @@ class MigratingTest {
         spring = new LettuceConnectionFactory("127.0.0.1", SERVER.port());
         spring.afterPropertiesSet();
         spring.start();
-        registry = new RedisLockRegistry(spring, "registry", 10L * patience);
+        oldRegistry = new RedisLockRegistry(spring, "registry", 10L * patience);
         locks = Server.builder(Library.LETTUCE, SERVER.url()).build();
+        newRegistry = new redislock.spring.RedisLockRegistry(locks, NEXT_REGISTRY);
     }
 
     @AfterEach
     void close() {
         locks.close();
-        registry.destroy();
+        oldRegistry.destroy();
         spring.destroy();
         redisson.shutdown(0, 1, TimeUnit.SECONDS);
     }
 
     private Lock before() {
-        return today == Old.SPRING ? registry.obtain("report") : redisson.getLock("report");
+        return today == Old.SPRING ? oldRegistry.obtain("report") : redisson.getLock("report");
+    }
+
+    private Lock both() {
+        return today == Old.SPRING ? page().registry().obtain("report") : page().lock();
     }
 
     private Lock after() {
-        return locks.asLock("report:v2");
+        return today == Old.SPRING ? newRegistry.obtain("report") : locks.asLock("report:v2");
     }
 
-    private void old(Runnable work) {
-        Lock lock = before();
+    private Both page() {
+        Duration wait = Duration.ofSeconds(5);
+        Lock lock = new BothLocks(redisson.getLock("report"), locks.asLock("report:v2"), wait);
+        LockRegistry<Lock> registry = key -> new BothLocks(oldRegistry.obtain(key), newRegistry.obtain(key), wait);
+        return new Both(lock, registry);
+    }
+
+    private static void under(Lock lock, Runnable work) {
         lock.lock();
         try {
             work.run();
@@ -106,39 +130,10 @@ class MigratingTest {
         }
     }
 
-    private void next(Runnable work) {
-        Lock lock = after();
-        lock.lock();
-        try {
-            work.run();
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    private void both(Runnable inside) {
-        Lock old = before();
-        Lock lock = after();
-        class Program {
-            void work() {
-                inside.run();
-            }
-
-            void run() {
-                old.lock();
-                try {
-                    lock.lock();
-                    try {
-                        work();
-                    } finally {
-                        lock.unlock();
-                    }
-                } finally {
-                    old.unlock();
-                }
-            }
-        }
-        new Program().run();
+    /** How many wait for the next lock. */
+    private long waiting() {
+        String key = today == Old.SPRING ? NEXT_REGISTRY + "report" : "report:v2";
+        return locks.info(key).map(LockInfo::waiting).orElse(0L);
     }
 
     @ParameterizedTest
@@ -154,13 +149,14 @@ class MigratingTest {
             LockSupport.parkNanos(2_000_000);
             inside.decrementAndGet();
         };
-        for (List<Phase> phases : List.<List<Phase>>of(List.of(this::old, this::both), List.of(this::both, this::next))) {
+        for (List<Lock> phases : List.of(List.of(before(), both()), List.of(both(), after()))) {
             List<CompletableFuture<Void>> workers = new ArrayList<>();
-            for (Phase phase : phases) {
+            for (Lock phase : phases) {
                 for (int worker = 0; worker < 2; worker++) {
-                    workers.add(CompletableFuture.runAsync(() -> {
-                        for (int turn = 0; turn < 5; turn++) phase.run(work);
-                    }, task -> new Thread(task).start()));
+                    workers.add(elsewhere(() -> {
+                        for (int turn = 0; turn < 5; turn++) under(phase, work);
+                        return null;
+                    }));
                 }
             }
             workers.forEach(CompletableFuture::join);
@@ -172,15 +168,143 @@ class MigratingTest {
     @EnumSource
     void each_phase_has_what_keeps_out_the_one_before_and_the_one_after(Old old) {
         today = old;
-        old(() -> assertTrue(elsewhere(() -> !isFree(before())) && isFree(after())));
-        both(() -> assertFalse(elsewhere(() -> isFree(before())) || elsewhere(() -> isFree(after()))));
-        next(() -> assertTrue(elsewhere(() -> isFree(before())) && !elsewhere(() -> isFree(after()))));
+        under(before(), () -> assertTrue(!isFree(before()) && isFree(after())));
+        under(both(), () -> assertFalse(isFree(before()) || isFree(after())));
+        under(after(), () -> assertTrue(isFree(before()) && !isFree(after())));
+    }
+
+    /** Else today's code waits for as long as the first lock lasts. */
+    @ParameterizedTest
+    @EnumSource
+    void a_second_lock_that_is_refused_gives_back_the_first(Old old) {
+        today = old;
+        under(after(), () -> {
+            assertFalse(isFree(both()));
+            assertTrue(isFree(before()));
+            assertFalse(elsewhere(() -> answered(() -> both().tryLock(50, TimeUnit.MILLISECONDS))).join());
+            assertTrue(isFree(before()));
+        });
+        assertTrue(isFree(both()));
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void an_interrupt_gives_back_the_first_lock_or_is_kept(Old old) {
+        today = old;
+        CompletableFuture<Boolean> isKept = new CompletableFuture<>();
+        under(after(), () -> {
+            CompletableFuture<Boolean> isOver = new CompletableFuture<>();
+            Thread hasty = new Thread(() -> {
+                try {
+                    both().lockInterruptibly();
+                    isOver.complete(false);
+                } catch (Exception error) {
+                    isOver.complete(error instanceof InterruptedException);
+                }
+            });
+            Thread patient = new Thread(() -> under(both(), () -> isKept.complete(Thread.interrupted())));
+            for (Thread waiter : List.of(hasty, patient)) {
+                waiter.start();
+                Server.await("the second wait", () -> waiting() == 1);
+                waiter.interrupt();
+                Server.await("the end of that wait", () -> !waiter.isInterrupted());
+                if (waiter == hasty) assertTrue(isOver.join() && isFree(before()));
+            }
+            assertFalse(isKept.isDone());
+        });
+        assertTrue(isKept.join());
+        Server.await("the release", () -> isFree(both()));
+    }
+
+    /** Its lease may be over in a long wait. */
+    @Test
+    void the_first_lock_is_given_back_while_the_second_is_waited_for() {
+        AtomicInteger given = new AtomicInteger();
+        Lock old = new ReentrantLock() {
+            private static final long serialVersionUID = 1;
+
+            @Override
+            public void unlock() {
+                super.unlock();
+                given.incrementAndGet();
+            }
+        };
+        Lock both = new BothLocks(old, after(), Duration.ofMillis(20));
+        List<Callable<Boolean>> ways = List.of(
+                () -> both.tryLock(Server.PATIENCE.toMillis(), TimeUnit.MILLISECONDS),
+                () -> {
+                    both.lockInterruptibly();
+                    return true;
+                },
+                () -> {
+                    both.lock();
+                    return true;
+                });
+        for (Callable<Boolean> way : ways) {
+            given.set(0);
+            List<CompletableFuture<Boolean>> taken = new ArrayList<>();
+            under(after(), () -> {
+                taken.add(elsewhere(() -> {
+                    boolean isTaken = way.call();
+                    both.unlock();
+                    return isTaken;
+                }));
+                Server.await("two turns", () -> given.get() >= 2);
+                assertFalse(taken.get(0).isDone());
+            });
+            assertTrue(taken.get(0).join());
+        }
+    }
+
+    @Test
+    void readers_have_both_locks_together_and_a_writer_alone() {
+        ReadWriteLock old = redisson.getReadWriteLock("page");
+        ReadWriteLock next = locks.asReadWriteLock("page:v2");
+        Lock readers = new BothLocks(old.readLock(), next.readLock(), Server.PATIENCE);
+        Lock writer = new BothLocks(old.writeLock(), next.writeLock(), Server.PATIENCE);
+        under(readers, () -> {
+            assertTrue(isFree(readers) && isFree(old.readLock()) && isFree(next.readLock()));
+            assertFalse(isFree(writer) || isFree(old.writeLock()) || isFree(next.writeLock()));
+        });
+        assertTrue(isFree(writer));
+        under(writer, () -> assertFalse(isFree(old.readLock()) || isFree(next.readLock())));
+        assertTrue(isFree(writer));
+    }
+
+    @Test
+    void a_leader_of_spring_has_both_locks() {
+        today = Old.SPRING;
+        LockRegistryLeaderInitiator leader =
+                new LockRegistryLeaderInitiator(page().registry(), new DefaultCandidate("first", "report"));
+        leader.start();
+        Server.await("both locks", () -> leader.getContext().isLeader() && !isFree(before()) && !isFree(after()));
+        leader.destroy();
+        Server.await("the release", () -> isFree(before()) && isFree(after()));
+    }
+
+    /** So the prefix must be another one than that of today's registry. */
+    @Test
+    void a_registry_of_spring_and_a_lock_cannot_share_a_key() {
+        Lock old = oldRegistry.obtain("report");
+        Lock next = new redislock.spring.RedisLockRegistry(locks, "registry:").obtain("report");
+        under(next, () -> {
+            Throwable error = assertThrows(CannotAcquireLockException.class, old::tryLock);
+            while (error.getCause() != null) error = error.getCause();
+            assertTrue(error.getMessage().contains("WRONGTYPE"), error::getMessage);
+        });
+        under(old, () -> {
+            LockUnavailableException error = assertThrows(LockUnavailableException.class, next::tryLock);
+            assertEquals("WRONGTYPE", error.code().orElseThrow());
+        });
     }
 
     private static boolean isFree(Lock lock) {
-        boolean isFree = answered(lock::tryLock);
-        if (isFree) lock.unlock();
-        return isFree;
+        // In another thread, since all are re-entrant.
+        return elsewhere(() -> {
+            boolean isFree = answered(lock::tryLock);
+            if (isFree) lock.unlock();
+            return isFree;
+        }).join();
     }
 
     private static <T> T answered(Callable<T> call) {
@@ -191,9 +315,16 @@ class MigratingTest {
         }
     }
 
-    /** In another thread, since both are re-entrant. */
-    private static boolean elsewhere(BooleanSupplier question) {
-        return CompletableFuture.supplyAsync(question::getAsBoolean, task -> new Thread(task).start()).join();
+    private static <T> CompletableFuture<T> elsewhere(Callable<T> work) {
+        CompletableFuture<T> done = new CompletableFuture<>();
+        new Thread(() -> {
+            try {
+                done.complete(work.call());
+            } catch (Throwable error) {
+                done.completeExceptionally(error);
+            }
+        }).start();
+        return done;
     }
 
     private static final class Jobs {
@@ -234,13 +365,28 @@ class MigratingTest {
     }
 
     @Test
+    void a_job_has_one_key_for_both() {
+        try (RedisLocks own = Server.builder(Library.LETTUCE, SERVER.url()).oldClients(true).build()) {
+            LockProvider old = new net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider(spring);
+            LockProvider next = new RedisLockProvider(own, SHEDLOCK);
+            LockConfiguration job = new LockConfiguration(Instant.now(), "report", Duration.ofMinutes(1), Duration.ZERO);
+            for (List<LockProvider> both : List.of(List.of(old, next), List.of(next, old))) {
+                SimpleLock held = answered(() -> both.get(0).lock(job)).orElseThrow();
+                assertTrue(answered(() -> both.get(1).lock(job)).isEmpty());
+                held.unlock();
+            }
+        }
+    }
+
+    @Test
     void the_page_has_what_runs_here() throws Exception {
-        String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
-        String page = Files.readString(Path.of(root, "docs/guide/migrating.md"));
-        Path source = Path.of(root, "clients/java/tests/src/test/java/redislock/tests/MigratingTest.java");
+        String page = Files.readString(Path.of(Server.ROOT, "docs/guide/migrating.md"));
+        Path source = Path.of(Server.ROOT, "clients/java/tests/src/test/java/redislock/tests/MigratingTest.java");
         String here = Files.readString(source).replaceAll("\\s+", " ");
         List<MatchResult> blocks = Pattern.compile("```java\\n(.*?)```", Pattern.DOTALL).matcher(page).results().toList();
         assertEquals(2, blocks.size());
+        assertTrue(page.contains("`new RedisLockRegistry(locks, \"" + NEXT_REGISTRY + "\")`"));
+        assertTrue(page.contains("`new RedisLockProvider(locks, \"" + SHEDLOCK + "\")`"));
         for (MatchResult block : blocks) {
             assertTrue(here.contains(block.group(1).strip().replaceAll("\\s+", " ")), block::group);
         }
