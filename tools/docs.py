@@ -61,6 +61,7 @@ def targets_of(line):
 
 def path_of(name, target):
     """The path that a link in this file leads to, and its anchor; None if it leads to the network, or to a heading."""
+    target = links.inside(target)
     if re.match(r"^[a-z][a-z0-9+.\-]*:", target) or target.startswith("#"):
         return None
     path, _, anchor = target.partition("#")
