@@ -4,7 +4,7 @@
     tools/version.py                prints it: 1.0.0-rc.1
     tools/version.py --debian       as Debian writes it: 1.0.0~rc.1
     tools/version.py --notes        prints its section of CHANGELOG.md: the notes of a release
-    tools/version.py --tag v1.0.0   fails unless this tag names the version
+    tools/version.py --tag v1.0.0   fails unless this tag names the version, and there is an address
     tools/version.py --check        fails with one line for each place that has another version, or address
     tools/version.py --set 1.0.0    writes it to Cargo.toml and to each place that --check compares
     tools/version.py --home         prints the address of the repository, or nothing: it has none yet
@@ -253,6 +253,8 @@ def main(arguments):
     elif word == "--tag" and len(arguments) == 2:
         if value != f"v{version()}":
             sys.exit(f"version: the tag {value} is not v{version()}, as Cargo.toml has it")
+        if home() is None:
+            sys.exit("version: the packages' pages have links that lead nowhere before --home has set an address")
     elif word == "--set" and len(arguments) == 2:
         set_version(value)
     elif arguments == ["--home"]:
