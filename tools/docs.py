@@ -3,7 +3,7 @@
 
     tools/docs.py [FOLDER]  builds target/docs, or the folder. Needs what tools/install.sh docs brings
     tools/docs.py --check   builds nothing: fails if a page of docs is missing in the navigation, or a block of code in
-                            tools/docs/blocks.txt
+                            tools/docs/blocks.txt, or if a page spells timeout otherwise
 
 The site has the Markdown files of docs, and all others that they link to. Their order is that of the tables in the
 README.md of each folder. A file of another kind, such as redis.conf, becomes a page with its text. A folder becomes a
@@ -61,6 +61,7 @@ def targets_of(line):
 
 def path_of(name, target):
     """The path that a link in this file leads to, and its anchor; None if it leads to the network, or to a heading."""
+    target = links.inside(target)
     if re.match(r"^[a-z][a-z0-9+.\-]*:", target) or target.startswith("#"):
         return None
     path, _, anchor = target.partition("#")
@@ -149,6 +150,22 @@ def unknown_blocks(listed, pages, files):
                 yield f"{name}: a block of code is neither run nor listed as not run in {BLOCKS}: {language}: {first}"
     yield from (f"{BLOCKS}: no block: {' | '.join(row)}" for row in rows if row in unused)
     yield from (f"{BLOCKS}: there is no {row[2]}" for row in rows if len(row) > 2 and row[2] not in files)
+
+
+# --- words ---
+
+# A wait may time out: then it is a verb.
+OTHER_TIMEOUT = re.compile(
+    r"\btime-outs?\b|\b(?:an?|the|this|its|each|every|no|of|with|without|by|after|before|until) time\s+outs?\b", re.I
+)
+
+
+def misspelt(pages):
+    """A line for each place that spells timeout in another way than the glossary."""
+    for name, text in sorted(pages.items()):
+        for found in OTHER_TIMEOUT.finditer(text):
+            number = text.count("\n", 0, found.start()) + 1
+            yield f"{name}:{number}: {' '.join(found[0].split())}: the word is timeout"
 
 
 # --- the sources of the site ---
@@ -300,6 +317,7 @@ def mistakes(files):
     yield from (f"{WORDS.name}: there is no {page}" for page in [*words(), *words(questions=True)] if page not in files)
     pages = {name: (ROOT / name).read_text() for name in files if name.endswith(".md")}
     yield from unknown_blocks((ROOT / BLOCKS).read_text(), pages, files)
+    yield from misspelt(pages)
 
 
 def lead_to_pages(site):

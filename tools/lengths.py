@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks how long files and lines are. Changes nothing.
+"""Checks how long files and lines are, and the documents together. Changes nothing.
 
 - A file of src or crates has at most 450 lines, tests inside included.
 - A line of code has at most 120 characters. So has a line of a code block in Markdown.
 - A cell of a table in Markdown has at most 200 characters, without the targets of its links.
+- The pages of docs have at most 98,400 words together, as `wc -w` counts them.
 
 Two kinds of lines may be longer, because they cannot be cut. Outside of src and crates a string may
 be, such as the reply that a test expects. In Markdown a command of the server may be, because redis-cli takes it on
@@ -22,6 +23,7 @@ FILE_LINES_MAX = 450
 LOADED = ("src/", "crates/")
 LINE_MAX = 120
 CELL_MAX = 200
+DOCS_WORDS_MAX = 98_400
 
 CODE = {".rs", ".py", ".sh", ".mjs"}
 CODE_BY_NAME = {"Makefile", ".ci/run"}
@@ -92,11 +94,20 @@ def too_long(name, text):
                     yield f"{name}:{number}: a cell of {length} characters, of at most {CELL_MAX}"
 
 
+def too_many_words(pages):
+    """What is wrong with the pages of docs together, given by their names."""
+    count = sum(len(text.split()) for name, text in pages.items() if name.startswith("docs/") and name.endswith(".md"))
+    if count > DOCS_WORDS_MAX:
+        yield f"docs: {count} words, of at most {DOCS_WORDS_MAX}"
+
+
 def main():
     if sys.argv[1:]:
         sys.exit(__doc__)
     code = [name for name in tracked() if Path(name).suffix in {*CODE, ".md"} or name in CODE_BY_NAME]
-    found = [line for name in code for line in too_long(name, (ROOT / name).read_text())]
+    texts = {name: (ROOT / name).read_text() for name in code}
+    found = [line for name, text in texts.items() for line in too_long(name, text)]
+    found += too_many_words(texts)
     for line in found:
         print(f"lengths: {line}")
     sys.exit(1 if found else 0)

@@ -4,7 +4,8 @@
     tools/links.py           each link names a file, a folder or a heading that is there
     tools/links.py --paths   also each path in backticks: `src/lib.rs` must be there
 
-Opens no address of another machine. Fails with one line for each dead link.
+The address of a file of the repository, as tools/version.py --home writes it, is checked as a relative link. No address
+of another machine is opened. Fails with one line for each dead link.
 """
 
 import re
@@ -13,6 +14,7 @@ import urllib.parse
 from pathlib import Path
 
 import lengths
+import version
 
 ROOT = Path(__file__).resolve().parent.parent
 # [text](target), [text](target "title"), ![alt](target); the text may contain brackets, as of an image.
@@ -22,6 +24,8 @@ REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?(\S+?)>?(?:\s|$)")
 CODE = re.compile(r"(`+)(?:(?!\1).)+?\1")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 ANCHOR = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
+# What the address of each file of the repository begins with, once it has one: those are checked, too.
+FILES = version.files_of(version.home() or version.NOWHERE)
 # Words in backticks that begin with a folder of the repository are paths.
 PATH = re.compile(r"^(?:src|tests|tools|docs|bench|fuzz|faults|contrib|\.ci)(?:/[\w.\-]+)*/?$")
 
@@ -47,8 +51,14 @@ def anchors_of(file, known={}):
     return known[file]
 
 
+def inside(target):
+    """A link to a file of the repository, by its address, as one from the root."""
+    return "/" + target.removeprefix(FILES) if target.startswith(FILES) else target
+
+
 def dead(file, target):
     """Why a link is dead; None if it is not."""
+    target = inside(target)
     if re.match(r"^[a-z][a-z0-9+.\-]*:", target) or target.startswith("//"):
         return None
     path, _, anchor = target.partition("#")

@@ -54,6 +54,18 @@ class Lengths(unittest.TestCase):
         self.check("docs/a.md", f"{long}\n```\nLOCK.ACQUIRE {long}\n> EVAL {long}\n```\n{long}\n")
         self.check("docs/a.md", f"```python\n{long}\n```\n", ":2: 121 characters, of at most 120")
 
+    def test_a_cell_of_a_table_is_measured_as_its_reader_sees_it(self):
+        link = f"[{'x' * 190}]({'y' * 90})"
+        self.check("docs/a.md", f"| {'x' * 200} | {link} is good. |\n\n```\n| {'x' * 110} |\n```\n")
+        self.check("docs/a.md", f"\n| {'x' * 201} | b |\n", ":2: a cell of 201 characters, of at most 200")
+        self.check("docs/a.md", f"| a | {link} is much better |\n", ":1: a cell of 205 characters, of at most 200")
+
+    def test_the_pages_of_docs_have_so_many_words(self):
+        pages = {"docs/a.md": "word\n" * 98_000, "docs/b/c.md": "two words " * 200, "README.md": "x", "docs/a.rs": "x"}
+        self.assertEqual(list(lengths.too_many_words(pages)), [])
+        pages["docs/a.md"] += "more"
+        self.assertEqual(list(lengths.too_many_words(pages)), ["docs: 98401 words, of at most 98400"])
+
 
 class Docs(unittest.TestCase):
     """The navigation of make docs."""
@@ -94,6 +106,12 @@ class Docs(unittest.TestCase):
             found = list(docs.unknown_blocks(f"{listed}{wrong}\n", pages, {"test.rs"}))
             self.assertEqual(found, [f"{docs.BLOCKS}: no block: {wrong}"])
         self.assertIn("there is no test.rs", "\n".join(docs.unknown_blocks(listed, pages, set())))
+
+    def test_another_spelling_of_timeout_is_found(self):
+        good = "the timeout; waits time out and timed out, at a time outside"
+        for text, place in (("a Time-out", 1), ("two\nTime-outs", 2), ("\nafter the time\nout", 2)):
+            found = list(docs.misspelt({"a.md": good, "b.md": text}))
+            self.assertEqual([line.partition(": ")[0] for line in found], [f"b.md:{place}"])
 
     def test_a_word_for_which_the_search_shows_other_pages_first_is_found(self):
         if docs.node() is None:

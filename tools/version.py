@@ -4,12 +4,13 @@
     tools/version.py                prints it: 1.0.0-rc.1
     tools/version.py --debian       as Debian writes it: 1.0.0~rc.1
     tools/version.py --notes        prints its section of CHANGELOG.md: the notes of a release
-    tools/version.py --tag v1.0.0   fails unless this tag names the version
+    tools/version.py --tag v1.0.0   fails unless this tag names the version, and there is an address
     tools/version.py --check        fails with one line for each place that has another version, or address
     tools/version.py --set 1.0.0    writes it to Cargo.toml and to each place that --check compares
     tools/version.py --home         prints the address of the repository, or nothing: it has none yet
     tools/version.py --home https://code.example/owner/locks
-                                    writes it to all packages, and the path of Go's modules to all that imports them
+                                    writes it to all packages, to README.md and to the links of the pages that
+                                    registries show, and the path of Go's modules to all that imports them
 
 The module, the program redis-lock and the packages take the version from Cargo.toml when they are built. What is not
 built by cargo repeats it: the lock files, the helpers, the pod of Kubernetes, and the changelog.
@@ -88,6 +89,10 @@ HOMES = [
         "  <url>{home}</url>\n  <scm>\n    <url>{home}</url>\n  </scm>\n",
     ),
 ]
+# How README.md says to get the repository.
+CLONE = "git clone {} redis-lock"
+# What registries show of the packages. Their readers have no other file of the repository.
+PAGES = [f"clients/{name}/README.md" for name in ("go", "java", "node", "python", "rust")]
 # Go's modules are named by an address. Without one they have this, which leads nowhere.
 NOWHERE = "https://redis-lock.example"
 GO = ("README.md", "clients/bench", "clients/go", "docs", "tests/helpers")
@@ -121,6 +126,27 @@ def module_of(address):
     return f"{address.partition('://')[2]}/clients/go"
 
 
+def files_of(address):
+    """What the address of each file begins with."""
+    return f"{address}/blob/main/"
+
+
+def with_addresses(name, address):
+    """A page whose links lead to files by their addresses."""
+    # They ask for the address of today.
+    import docs
+    import links
+
+    lines = text_of(name).splitlines()
+    for number, line in links.lines_of(ROOT / name):
+        for begin, end in sorted(docs.targets_of(line), reverse=True):
+            found = docs.path_of(name, line[begin:end])
+            if found:
+                line = line[:begin] + files_of(address) + "#".join(filter(None, found)) + line[end:]
+        lines[number - 1] = line
+    return "\n".join(lines) + "\n"
+
+
 def importers(path):
     """The files that name a module of Go by this path."""
     for name in GO:
@@ -137,6 +163,11 @@ def wrong_homes():
     for name, _, how in HOMES:
         if how.format(home=address) not in text_of(name):
             yield f"{name} lacks the address {address}"
+    if CLONE.format(f"{address}.git") not in text_of("README.md"):
+        yield f"README.md does not clone {address}.git"
+    for name in PAGES:
+        if with_addresses(name, address) != text_of(name):
+            yield f"{name} has a link that leads nowhere on a registry: begin it with {files_of(address)}"
     for file in importers(module_of(NOWHERE)):
         yield f"{file.relative_to(ROOT)} names {module_of(NOWHERE)}: here that is {module_of(address)}"
 
@@ -145,6 +176,11 @@ def set_home(new):
     if not re.fullmatch(r"https://[\w.-]+(?:/[\w.-]+)+(?<!\.git)", new):
         sys.exit(f"version: {new} is not like https://code.example/owner/locks")
     old = home()
+    pages = {name: with_addresses(name, new) for name in PAGES}
+    clones = [CLONE.format(f"{address}.git" if address else "<this repository>") for address in (old, new)]
+    pages["README.md"] = text_of("README.md").replace(*clones)
+    for name, text in pages.items():
+        (ROOT / name).write_text(text)
     for name, behind, how in HOMES:
         text, line = text_of(name), how.format(home=new)
         if old is not None:
@@ -217,6 +253,8 @@ def main(arguments):
     elif word == "--tag" and len(arguments) == 2:
         if value != f"v{version()}":
             sys.exit(f"version: the tag {value} is not v{version()}, as Cargo.toml has it")
+        if home() is None:
+            sys.exit("version: the packages' pages have links that lead nowhere before --home has set an address")
     elif word == "--set" and len(arguments) == 2:
         set_version(value)
     elif arguments == ["--home"]:

@@ -76,6 +76,9 @@ const search = async (open, url) => {
   await page.getByRole('heading', { level: 1, name: 'Fencing' }).waitFor();
 };
 
+// They begin with a lock in each language.
+const FIRST_PAGES = ['first-lock', 'waiting', 'readers-writers', 'semaphores', 'several-keys', 'losing-a-lock'];
+
 const tabs = async (open, url) => {
   const page = await open();
   const shown = async (article) =>
@@ -94,6 +97,11 @@ const tabs = async (open, url) => {
   await article.getByRole('tab', { name: 'Rust', exact: true }).press('ArrowRight');
   assert.deepEqual(await shown(article), ['highlight-python'], 'the first one follows the last');
   await isAccessible(page);
+  for (const name of FIRST_PAGES) {
+    await page.goto(`${url}docs/guide/${name}.html`);
+    const labels = await article.getByRole('tablist').first().getByRole('tab').allInnerTexts();
+    assert.deepEqual(labels, ['Python', 'Node.js', 'Java', 'Go', 'Rust'], name);
+  }
   // Without scripts nothing is hidden.
   const plain = await open({ javaScriptEnabled: false });
   await plain.goto(`${url}docs/guide/first-lock.html`);

@@ -1,6 +1,7 @@
 //! The tests that each helper has in the manner of its language.
 
 use crate::language::{Language, node, python};
+use crate::packages::{has_the_licence, version_in};
 use crate::run::{passes, root};
 use crate::stage::Play;
 use std::process::Command;
@@ -74,9 +75,16 @@ fn the_tests_of_the_helper_for_go_pass() {
 fn the_tests_of_the_helper_for_java_pass() {
     Play::scenario(Language::Lettuce, "own::the_tests_of_the_helper_for_java_pass", |_| {
         let mut command = Command::new(root().join("tools/java.sh"));
-        let target = format!("-Dredislock.target={}", root().join("target/java/tested").display());
+        let built = root().join("target/java/tested");
+        let target = format!("-Dredislock.target={}", built.display());
         // Its tests start servers by themselves.
         passes(command.args([&target, "-Dmaven.javadoc.skip=true", "verify"]).env("REDIS_LOCK_MODULE", module()));
+        let version = version_in(&root().join("Cargo.toml"), "version = ");
+        for name in
+            ["core", "lettuce", "jedis", "test", "micrometer", "shedlock", "spring-integration", "spring-boot-starter"]
+        {
+            has_the_licence(&built.join(format!("redislock-{name}/redislock-{name}-{version}.jar")));
+        }
     });
 }
 

@@ -16,6 +16,21 @@ fn took_a_lock(server: &Server, printed: &str) {
     assert!(conn.int(&["LOCK.ACQUIRE", "report", "next"]).unwrap() > fence);
 }
 
+/// The licence, which goes with each copy of what it is for.
+fn licence() -> String {
+    fs::read_to_string(root().join("LICENSE")).unwrap()
+}
+
+/// A wheel or a jar has the licence, in one place.
+pub(crate) fn has_the_licence(archive: &Path) {
+    let read = "import sys, zipfile\n\
+        archive = zipfile.ZipFile(sys.argv[1])\n\
+        for name in archive.namelist():\n    \
+            if name.endswith('/LICENSE'): print(archive.read(name).decode(), end='')";
+    let found = passes(Command::new(python()).args(["-c", read]).arg(archive));
+    assert_eq!(found, licence(), "{}", archive.display());
+}
+
 #[test]
 fn the_wheel_of_python_is_built_installed_and_used() {
     let place = tempfile::tempdir().unwrap();
@@ -25,6 +40,7 @@ fn the_wheel_of_python_is_built_installed_and_used() {
     passes(Command::new(python()).args(pip).args(["wheel", "--no-deps", "--wheel-dir"]).args([&wheels, &from]));
     let site = place.path().join("site");
     let wheel = only_file(&wheels);
+    has_the_licence(&wheel);
     // PyPI refuses a page that it cannot show.
     let mut twine = Command::new(python());
     twine.args(["-m", "twine", "check", "--strict"]).arg(&wheel);
@@ -66,6 +82,9 @@ fn the_tarball_of_node_is_built_installed_and_used() {
         format!("{name}@{version}")
     });
     passes(npm().arg("install").arg(only_file(&tarballs)).args(libraries).current_dir(&empty));
+    let installed = |name| fs::read_to_string(empty.join("node_modules/redis-lock-client").join(name)).unwrap();
+    assert_eq!(installed("LICENSE"), licence());
+    assert!(installed("package.json").contains("\n  \"keywords\": ["), "npm finds it by its name alone");
 
     let server = Server::new();
     let program = "import { createClient } from 'redis';\n\
@@ -146,6 +165,7 @@ fn the_crate_is_packaged_and_used_from_an_empty_project() {
     let name = format!("redis-lock-client-{}", version_in(&root().join("Cargo.toml"), "version = "));
     let tar = target.join("package").join(format!("{name}.crate"));
     passes(Command::new("tar").arg("-xzf").arg(&tar).arg("-C").arg(place.path()));
+    assert_eq!(fs::read_to_string(place.path().join(&name).join("LICENSE")).unwrap(), licence());
 
     let own = place.path().join("own");
     fs::create_dir_all(own.join("src")).unwrap();
@@ -191,7 +211,7 @@ fn only_file(folder: &Path) -> PathBuf {
 }
 
 /// What stands behind this word in a file, without quotes.
-fn version_in(file: &Path, word: &str) -> String {
+pub(crate) fn version_in(file: &Path, word: &str) -> String {
     let text = fs::read_to_string(file).unwrap();
     let found = text.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("no {word}"));
     found.split_whitespace().next().unwrap().trim_matches('"').to_owned()

@@ -270,6 +270,11 @@ def test_the_address_of_the_repository_goes_to_every_package():
     for name in files:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
+    # The tools look at what git knows.
+    run("git", "init", "--quiet", cwd=copy)
+    tag = ["tools/version.py", "--tag", f"v{run('tools/version.py', cwd=copy).strip()}"]
+    done = subprocess.run(tag, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 1 and "lead nowhere" in done.stderr, done
     # Twice: an address may change.
     for home in ("code.example/owner/locks", "other.example/locks"):
         address = f"https://{home}"
@@ -290,6 +295,25 @@ def test_the_address_of_the_repository_goes_to_every_package():
         assert f'"{home}/clients/go/redislock"' in text("tests/helpers/agents/go/main.go")
         left = [name for name in files if b"redis-lock.example/clients" in (copy / name).read_bytes()]
         assert left == ["tests/operations/hooks/installing.py"], left
+        assert f"git clone {address}.git redis-lock && cd redis-lock\n" in text("README.md")
+        # A reader of a registry has no file beside the page.
+        for name in ("go", "java", "node", "python", "rust"):
+            page = text(f"clients/{name}/README.md")
+            assert f"]({address}/blob/main/docs/guide/" in page, name
+            left = re.findall(r"\]\((?!https://|#).*?\)", page)
+            assert not left, (name, left)
+        run("tools/links.py", cwd=copy)
+    run(*tag, cwd=copy)
+    if shutil.which("dpkg-deb"):
+        run("tools/package.sh", "deb", cwd=copy, env=words(BUILT=str(built())))
+        homepages = [run("dpkg-deb", "--field", file, "Homepage").strip() for file in copy.glob("target/dist/*.deb")]
+        assert homepages == [address] * 3, homepages
+    # What comes later is compared with the address as well.
+    page = copy / "clients/python/README.md"
+    page.write_text(page.read_text() + f"[a](../../docs/README.md) [b]({address}/blob/main/docs/b.md)\n")
+    for tool, said in (("version.py --check", "python/README.md has"), ("links.py", "docs/b.md: there is no")):
+        done = subprocess.run(f"tools/{tool}", shell=True, cwd=copy, capture_output=True, text=True)
+        assert done.returncode == 1 and said in done.stdout, done
     for wrong in ("http://code.example/owner/locks", "https://code.example", "https://code.example/locks.git"):
         done = subprocess.run(["tools/version.py", "--home", wrong], cwd=copy, capture_output=True, text=True)
         assert done.returncode != 0 and "is not like https://" in done.stderr, done

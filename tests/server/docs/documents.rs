@@ -128,6 +128,59 @@ fn the_front_page_is_short_and_begins_with_a_lock_in_each_language() {
     }
 }
 
+/// The number that a cell of a table is: 1,878 or 20.2.
+fn number(cell: &str) -> f64 {
+    cell.replace(',', "").parse().unwrap_or_else(|_| panic!("{cell} is no number"))
+}
+
+/// Rounds to two digits: 662 to 660, 40,100 to 40,000.
+fn to_two_digits(exact: f64) -> f64 {
+    let unit = 10f64.powf(exact.log10().floor() - 1.0);
+    (exact / unit).round() * unit
+}
+
+#[test]
+fn figures_that_the_front_page_repeats_are_those_of_their_sources() {
+    // What could go wrong: a new measurement is written into its table, and the front page has the one before.
+    let pages = pages();
+    let row = |page: &str, heading: &str, first: &str| -> Vec<String> {
+        let found = rows(section(&pages[page], heading)).into_iter().find(|row| row[0] == first);
+        found.unwrap_or_else(|| panic!("{page}: no row {first}")).into_iter().skip(1).map(str::to_owned).collect()
+    };
+    let p99_ms = |way| number(&row("docs/comparison.md", "128 clients, each holds the lock for 0 ms", way)[1]);
+    let bytes = |what| row("docs/operations/sizing.md", "Memory", what).iter().map(|cell| number(cell)).collect();
+    let most = |what| Vec::into_iter(bytes(what)).fold(0.0, f64::max);
+    let least = |what| Vec::into_iter(bytes(what)).fold(f64::MAX, f64::min);
+    let (lock, waiter) =
+        ("the same by a helper, whose owners have 46 bytes", "a parked waiter (`BLOCK`), with its connection");
+    let lost = row("docs/reliability.md", "What is promised", "A store that refuses older fences loses no update");
+    let (_, without) = lost[1].split_once("without fences ").unwrap();
+    let (before, _) = pages["docs/guide/first-lock.md"].split_once(" s, the default").unwrap();
+    let lease_s = number(before.split_whitespace().last().unwrap());
+    let a_lock = format!("{} to {} bytes", to_two_digits(least(lock)), to_two_digits(most(lock)));
+    let a_waiter = format!("{} KB", to_two_digits(most(waiter)) / 1000.0);
+    let (front, managed) = ("README.md", "docs/operations/managed.md");
+    for (page, said) in [
+        (front, format!("99 of 100 waits end within {} ms", p99_ms("LOCK.ACQUIRE BLOCK").ceil())),
+        (front, format!("`SET NX` every 10 ms within {} ms", p99_ms("SET NX each 10 ms").ceil())),
+        (front, format!("without fences lost {} updates", without.split_once(" updates").unwrap().0)),
+        (front, format!("told within {} s", lease_s / 3.0)),
+        (front, format!("takes {a_lock}, a waiter some {a_waiter}")),
+        (
+            managed,
+            format!(
+                "takes {a_lock}, a place in the queue {}, a waiter with `BLOCK` {a_waiter}",
+                to_two_digits(most("a place, where no other request waits for the lock"))
+            ),
+        ),
+        (managed, format!("take {} MB", ((10_000.0 * most(lock) + 1_000.0 * most(waiter)) / 1e6).round())),
+    ] {
+        let text = pages[page].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&said), "{page} does not say: {said}");
+    }
+    assert_eq!(lost[2], "0", "and the front page says that none was lost");
+}
+
 /// The pages of the guide that begin with a lock in each language.
 const FIRST_PAGES: [&str; 6] =
     ["first-lock", "waiting", "readers-writers", "semaphores", "several-keys", "losing-a-lock"];
@@ -147,6 +200,12 @@ fn each_page_of_the_guide_has_a_program_in_the_languages_of_its_readers() {
     for (name, page) in guide.filter(|(name, _)| !OF_OTHERS.contains(name)) {
         let is_first = FIRST_PAGES.contains(&name);
         let part = if is_first { page.split("\n## ").next().unwrap() } else { page };
+        // The site makes tabs of blocks that have the name of a language above them.
+        for (label, language) in ["Python", "Node.js", "Java", "Go", "Rust"].iter().zip(LANGUAGES).filter(|_| is_first)
+        {
+            let block = format!("\n\n{label}:\n\n```{language}\n");
+            assert!(part.contains(&block), "{name} has no block with the label {label}:");
+        }
         let languages: BTreeSet<&str> = blocks(part).into_iter().map(|(kind, _)| kind).collect();
         let needed = if is_first { &LANGUAGES[..5] } else { &["python", "java"][..] };
         assert!(needed.iter().all(|language| languages.contains(language)), "{name} has {languages:?}");
