@@ -83,6 +83,13 @@ class Docs(unittest.TestCase):
         expected = ["docs/guide/README.md", "docs/guide/b.md", "docs/guide/a.md", "help.md"]
         self.assertEqual(parts["Guide"], expected)
 
+    def test_a_block_more_than_its_runner_plays_is_found(self):
+        listed = "*.md | js=1 | test.rs\na.md | not this\n"
+        pages = {"a.md": "```js\n1\n```\n```js\nnot this\n```\n"}
+        self.assertEqual(list(docs.unknown_blocks(listed, pages, {"test.rs"})), [])
+        found = list(docs.unknown_blocks(listed, {"a.md": pages["a.md"] * 2}, {"test.rs"}))
+        self.assertEqual(found, ["a.md: 2 blocks of js, where test.rs plays 1"])
+
     def test_a_block_of_code_that_is_neither_run_nor_listed_is_found(self):
         listed = "# a comment\n*.md docs/* | js sh | test.rs\na.md | make it\n"
         pages = {"a.md": "```\nmake it work\n```\n```js\n1\n```\n", "b.md": "````sh\n```\n````\n"}
