@@ -125,6 +125,16 @@ class Docs(unittest.TestCase):
             wrong += ["c.md: internals before others for: and why"]
             self.assertEqual(docs.unfound_words(Path(folder)), wrong)
 
+    def test_without_node_the_search_is_not_asked_which_with_ci_set_is_a_mistake(self):
+        for ci, mistakes in (("", 0), ("true", 1)):
+            with (
+                unittest.mock.patch.object(docs, "node", lambda: None),
+                unittest.mock.patch.dict("os.environ", CI=ci),
+                contextlib.redirect_stderr(io.StringIO()) as said,
+            ):
+                self.assertEqual(len(docs.unfound_words(Path())), mistakes)
+            self.assertIn("Node.js is missing", said.getvalue())
+
     def test_words_of_the_index_lead_to_the_top_of_their_page(self):
         with tempfile.TemporaryDirectory() as folder:
             index = Path(folder) / "searchindex.js"
