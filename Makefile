@@ -73,10 +73,10 @@ test-clients: export REDIS_LOCK_MAKE := $(MAKE)
 test-clients: export REDIS_LOCK_RECORD := $(RECORD)
 test-clients: ## the helpers of all languages, other makers' tests, the guide, pages in a browser, recipes; TEST=name
 	@echo "make test-clients installs what is missing. Into target/: $(CLIENTS);"
-	@echo "  Node.js, Go, Prometheus, unless the machine has them; the client libraries of Go and Java;"
+	@echo "  Node.js, Go, Prometheus, PostgreSQL, MariaDB, unless the machine has them; the client libraries of Go, Java;"
 	@echo "  the servers of make servers."
 	@echo "  With apt-get or brew: a JDK and Maven, $(CLIENTS_APT)."
-	@tools/install.sh rust libclang nextest server client-libraries go java browser docs
+	@tools/install.sh rust libclang nextest server client-libraries databases go java browser docs
 	@tools/servers.sh || echo "make test-clients: without the servers of make servers"
 	@tools/recipes.sh
 	@$(env) tools/test.py clients '$(TEST)'

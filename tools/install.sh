@@ -35,6 +35,8 @@
 #               Never fails: the program names what it has not found
 #   prometheus  Prometheus and redis_exporter of Debian, into target/prometheus, for the tests of docs/operations; if it
 #               cannot, target/prometheus/is-missing says why
+#   databases   PostgreSQL and MariaDB of Debian, unless the machine has them: into target/databases, for the tests of
+#               docs/guide. Never fails
 #   valgrind
 #   openssl     for the certificates of make soak
 #   keyring     Debian's keys, to verify its packages
@@ -649,26 +651,44 @@ install_compare() {
   for service in "${services[@]}"; do as_root update-rc.d "$service" disable >>"$log" 2>&1 || true; done
 }
 
-# Downloading needs no root, and nothing is installed: the packages would start services.
-install_prometheus() {
-  local home=$PWD/target/prometheus packages=(prometheus prometheus-redis-exporter) package
-  if [ -x "$home/usr/bin/prometheus" ] && [ -x "$home/usr/bin/prometheus-redis-exporter" ]; then return; fi
+# unpack HOME WORD...: unpacks below HOME what apt-get WORD... leaves there. False if it cannot. Downloading needs no
+# root, and nothing is installed: the packages would start services.
+unpack() {
+  local home=$1 package
+  shift
   rm -rf "$home"
   mkdir -p "$home"
-  if ! have apt-get || ! have dpkg-deb; then
-    echo "Prometheus comes from packages of Debian, which only Debian and its derivatives have" >"$home/is-missing"
-    return
-  fi
-  say "prometheus: ${packages[*]} of Debian into target/prometheus"
-  (cd "$home" && quietly apt-get -q download "${packages[@]}") || {
+  have apt-get && have dpkg-deb || return 1
+  (cd "$home" && quietly apt-get -q "$@") || {
     { is_root || sudo -n true 2>/dev/null; } && quietly as_root apt-get -q update &&
-      (cd "$home" && quietly apt-get -q download "${packages[@]}")
-  } || {
-    echo "apt-get cannot download ${packages[*]}: see $log" >"$home/is-missing"
-    return
-  }
-  for package in "$home"/*.deb; do dpkg-deb -x "$package" "$home"; done
-  rm -f "$home"/*.deb
+      (cd "$home" && quietly apt-get -q "$@")
+  } || return 1
+  for package in "$home"/*.deb; do dpkg-deb -x "$package" "$home" || return 1; done
+  rm -rf "$home"/*.deb "$home/partial"
+}
+
+install_prometheus() {
+  local home=$PWD/target/prometheus packages=(prometheus prometheus-redis-exporter)
+  if [ -x "$home/usr/bin/prometheus" ] && [ -x "$home/usr/bin/prometheus-redis-exporter" ]; then return; fi
+  say "prometheus: ${packages[*]} of Debian into target/prometheus"
+  unpack "$home" download "${packages[@]}" ||
+    echo "apt-get of Debian or a derivative cannot download ${packages[*]}: see $log" >"$home/is-missing"
+}
+
+# What cannot be had is left out: the tests of docs/guide say so. Beside each package come those that it needs and that
+# this machine lacks.
+install_databases() {
+  local home=$PWD/target/databases packages=()
+  local all=(-y -d --no-install-recommends -o Debug::NoLocking=1 -o "Dir::Cache::archives=$home" install)
+  have_file /usr/lib/postgresql/*/bin/postgres || packages+=(postgresql)
+  have_file /usr/sbin/mariadbd || packages+=(mariadb-server-core mariadb-client-core)
+  if [ "${#packages[@]}" = 0 ] || [ "$(cat "$home/packages" 2>/dev/null)" = "${packages[*]}" ]; then return; fi
+  say "databases: ${packages[*]} of Debian into target/databases"
+  if unpack "$home" "${all[@]}" "${packages[@]}"; then
+    echo "${packages[*]}" >"$home/packages"
+  else
+    say "databases: left out: ${packages[*]}: see $log" >&2
+  fi
 }
 
 install_openssl() {

@@ -95,6 +95,13 @@ class Docs(unittest.TestCase):
         expected = ["docs/guide/README.md", "docs/guide/b.md", "docs/guide/a.md", "help.md"]
         self.assertEqual(parts["Guide"], expected)
 
+    def test_a_block_more_than_its_runner_plays_is_found(self):
+        listed = "*.md | js=1 | test.rs\na.md | not this\n"
+        pages = {"a.md": "```js\n1\n```\n```js\nnot this\n```\n"}
+        self.assertEqual(list(docs.unknown_blocks(listed, pages, {"test.rs"})), [])
+        found = list(docs.unknown_blocks(listed, {"a.md": pages["a.md"] * 2}, {"test.rs"}))
+        self.assertEqual(found, ["a.md: 2 blocks of js, where test.rs plays 1"])
+
     def test_a_block_of_code_that_is_neither_run_nor_listed_is_found(self):
         listed = "# a comment\n*.md docs/* | js sh | test.rs\na.md | make it\n"
         pages = {"a.md": "```\nmake it work\n```\n```js\n1\n```\n", "b.md": "````sh\n```\n````\n"}
@@ -135,6 +142,16 @@ class Docs(unittest.TestCase):
             wrong = ["b.md: not among the first three for: other: d.md c.md a.md"]
             wrong += ["c.md: internals before others for: and why"]
             self.assertEqual(docs.unfound_words(Path(folder)), wrong)
+
+    def test_without_node_the_search_is_not_asked_which_with_ci_set_is_a_mistake(self):
+        for ci, mistakes in (("", 0), ("true", 1)):
+            with (
+                unittest.mock.patch.object(docs, "node", lambda: None),
+                unittest.mock.patch.dict("os.environ", CI=ci),
+                contextlib.redirect_stderr(io.StringIO()) as said,
+            ):
+                self.assertEqual(len(docs.unfound_words(Path())), mistakes)
+            self.assertIn("Node.js is missing", said.getvalue())
 
     def test_words_of_the_index_lead_to_the_top_of_their_page(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -25,6 +25,7 @@ pub(crate) enum Library {
     GlidePython,
     GlidePythonSync,
     GlideNode,
+    Jedis,
 }
 
 use Library::*;
@@ -45,6 +46,7 @@ impl Library {
             Predis => "Predis",
             RedisRb => "redis-rb",
             GlidePython | GlidePythonSync | GlideNode => "valkey-glide",
+            Jedis => "Jedis",
         }
     }
 
@@ -72,6 +74,7 @@ impl Library {
             Hiredis => "c",
             Phpredis | Predis => "php",
             RedisRb => "ruby",
+            Jedis => "java",
         }
     }
 
@@ -86,6 +89,11 @@ impl Library {
             Predis => {
                 let loader = "require 'Predis/Autoloader.php';\nPredis\\Autoloader::register();";
                 example.replace("require 'vendor/autoload.php';", loader)
+            }
+            Jedis => {
+                let (imports, lines) = example.split_once("\n\n").unwrap();
+                let main = "public static void main(String[] words) throws Exception";
+                format!("{imports}\nclass Program {{\n{main} {{\n{lines}}}\n}}\n")
             }
             _ => example.to_owned(),
         }
@@ -106,8 +114,9 @@ impl Library {
             Phpredis => succeeds(Command::new("php").args(["-r", "exit(class_exists('Redis') ? 0 : 1);"])),
             Predis => succeeds(Command::new("php").args(["-r", "require 'Predis/Autoloader.php';"])),
             RedisRb => succeeds(Command::new("ruby").args(["-e", "require 'redis'"])),
+            Jedis => has("java") && jars().exists(),
         };
-        let word = if self.language() == "go" { "go" } else { "client-libraries" };
+        let word = if ["go", "java"].contains(&self.language()) { self.language() } else { "client-libraries" };
         if !there {
             say_not_run(test, &format!("this machine has no {}: tools/install.sh {word}", self.row()));
         }
@@ -158,6 +167,11 @@ impl Library {
                 compiled(&mut compiler);
                 Command::new(program)
             }
+            "java" => {
+                let mut command = Command::new("java");
+                command.arg("-cp").arg(jars().join("*")).arg(&file);
+                command
+            }
             language => unreachable!("{language} runs in this process"),
         }
     }
@@ -195,6 +209,11 @@ pub(crate) fn python() -> PathBuf {
 
 pub(crate) fn node() -> PathBuf {
     file_from("REDIS_LOCK_NODE", "target/node/bin/node")
+}
+
+/// Where Maven puts what the helper for Java needs: tools/java.sh agent.
+fn jars() -> PathBuf {
+    file_from("REDIS_LOCK_JAVA_AGENT", "target/java/redislock-agent").join("libraries")
 }
 
 fn with(interpreter: PathBuf, file: &Path) -> Command {

@@ -14,6 +14,8 @@ mod programs;
 mod redis_rs;
 mod traps;
 
+use library::Library::Jedis;
+
 /// For each client of the page that can be run here: what its examples do, and what it does by default.
 macro_rules! for_each_client {
     ($($name:ident = $variant:ident),+ $(,)?) => {
@@ -70,11 +72,31 @@ for_each_client! {
     glide_node = GlideNode,
 }
 
+/// What this one does by default the page has from its sources.
+mod jedis {
+    use crate::examples;
+    use crate::library::Library::Jedis;
+
+    #[test]
+    fn the_example_waits_in_its_place_and_gives_the_lock_back() {
+        if Jedis.is_here("jedis::the_example_waits_in_its_place_and_gives_the_lock_back") {
+            examples::check(Jedis);
+        }
+    }
+
+    #[test]
+    fn a_wrong_example_is_found_out() {
+        if Jedis.is_here("jedis::a_wrong_example_is_found_out") {
+            examples::check_wrong_ones(Jedis);
+        }
+    }
+}
+
 #[test]
 fn every_client_of_the_page_is_tested_or_said_not_to_be() {
     // What could go wrong: an example that nothing runs, and a reader who believes that all are.
     for section in page::sections() {
-        let tested = TESTED.iter().any(|library| library.heading() == section.heading);
+        let tested = TESTED.iter().chain([&Jedis]).any(|library| library.heading() == section.heading);
         assert_eq!(!tested, section.text.contains("\n**Not run.**"), "{}", section.heading);
         assert!(!tested || section.blocks().next().is_some(), "{} has no example", section.heading);
     }

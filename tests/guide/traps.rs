@@ -183,5 +183,6 @@ fn command(library: Library, folder: &Path) -> Command {
             command
         }
         Library::RedisRs | Library::RedisRsAsync => unreachable!("it runs in this process"),
+        Library::Jedis => unreachable!("its defaults are those of its sources"),
     }
 }

@@ -168,10 +168,14 @@ fn the_crate_is_packaged_and_used_from_an_empty_project() {
     assert_eq!(fs::read_to_string(place.path().join(&name).join("LICENSE")).unwrap(), licence());
 
     let own = place.path().join("own");
-    fs::create_dir_all(own.join("src")).unwrap();
+    let pages = own.join("src/bin");
+    fs::create_dir_all(&pages).unwrap();
     let manifest = format!(
-        "[package]\nname = \"own\"\nversion = \"1.0.0\"\nedition = \"2024\"\n\n\
-        [dependencies]\nredis-lock-client = {{ path = \"../{name}\" }}\n"
+        "[package]\nname = \"own\"\nversion = \"1.0.0\"\nedition = \"2024\"\ndefault-run = \"own\"\n\n\
+        [features]\npages = [\"redis-lock-client/tokio\", \"redis-lock-client/testing\", \
+        \"redis-lock-client/opentelemetry\", \"dep:tokio\"]\n\n\
+        [dependencies]\nredis-lock-client = {{ path = \"../{name}\" }}\n\
+        tokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\"], optional = true }}\n"
     );
     fs::write(own.join("Cargo.toml"), manifest).unwrap();
     fs::copy(root().join("Cargo.lock"), own.join("Cargo.lock")).unwrap();
@@ -185,6 +189,42 @@ fn the_crate_is_packaged_and_used_from_an_empty_project() {
     let server = Server::new();
     let url = format!("redis://127.0.0.1:{}", server.port());
     took_a_lock(&server, &passes(cargo().args(["run", "--quiet", "--"]).arg(url).current_dir(&own)));
+
+    let others = [Server::new(), Server::new()];
+    let servers = [&server, &others[0], &others[1]];
+    let readme = programs("clients/rust/README.md", "rust,no_run", &[]);
+    let guide = programs("docs/guide/quorum.md", "rust", &[]).into_iter();
+    // The guide leaves out what is around its lines.
+    let guide =
+        guide.map(|lines| format!("fn main() -> Result<(), redis_lock_client::Error> {{\n{lines}\nOk(())\n}}\n"));
+    let programs: Vec<String> = readme.into_iter().chain(guide).map(|text| on_this_machine(text, &servers)).collect();
+    for (at, program) in programs.iter().enumerate() {
+        fs::write(pages.join(format!("page{at}.rs")), program).unwrap();
+    }
+    passes(cargo().args(["build", "--quiet", "--bins", "--features", "pages"]).current_dir(&own));
+    for (at, program) in programs.iter().enumerate() {
+        let granted = || servers.map(|server| server.connect().info_number("lock", "lock_granted"));
+        let before = granted();
+        passes(&mut Command::new(target.join(format!("debug/page{at}"))));
+        // The one that only shows how to name servers asks none of them.
+        let asks_none = program.contains("FakeServer") || program.contains("Client::sentinel");
+        assert!(asks_none || granted()[0] > before[0], "it has taken no lock:\n{program}");
+        assert!(
+            !program.contains("Quorum") || (1..3).all(|at| granted()[at] > before[at]),
+            "of one server alone:\n{program}"
+        );
+    }
+}
+
+/// A program for the first of these servers instead of that of this machine, and for all of them instead of those of a
+/// quorum at 10.0.0.1, 10.0.0.2 and so on.
+fn on_this_machine(program: String, servers: &[&Server]) -> String {
+    let of = |server: &Server| format!("redis://127.0.0.1:{}\"", server.port());
+    let usual = program.replace("redis://127.0.0.1:6379\"", &of(servers[0]));
+    servers.iter().zip(1..).fold(usual, |text, (server, at)| {
+        let page = format!("redis://10.0.0.{at}");
+        text.replace(&format!("{page}:6379\""), &of(server)).replace(&format!("{page}\""), &of(server))
+    })
 }
 
 /// The programs in a language that a page has, for these servers instead of those at the ports from 6379 on.

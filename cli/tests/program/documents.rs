@@ -198,11 +198,14 @@ fn the_table_of_faults_is_that_of_the_program_that_makes_it() {
 }
 
 #[test]
-fn the_line_of_the_front_page_runs_its_command_under_the_lock() {
+fn the_first_line_of_each_page_runs_its_command_under_the_lock() {
     // What could go wrong: a reader copies it, and the command does not run, or runs without the lock.
-    let page = include_str!("../../../README.md");
-    let (_, line) = page.split_once("```sh\n").unwrap();
-    let server = Server::new();
-    let outcome = shell(&server, &machine("redis-lock check && echo held"), line.split_once("\n```").unwrap().0).end();
-    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "held\n"), "{}", outcome.err);
+    for page in [include_str!("../../../README.md"), PAGE] {
+        let (_, line) = page.split_once("```sh\n").unwrap();
+        let (line, _) = line.split_once("\n```").unwrap();
+        let (server, machine) = (Server::new(), machine("redis-lock check && echo held"));
+        fs::copy(machine.path("report"), machine.path("report.sh")).unwrap();
+        let outcome = shell(&server, &machine, &format!("cd {} && {line}", machine.text(""))).end();
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "held\n"), "{line}: {}", outcome.err);
+    }
 }

@@ -117,8 +117,8 @@ var guide = []string{
 	"docs/guide/recipes.md", "docs/guide/testing.md",
 }
 
-// aroundLines is the program for the lines of these pages: each block of them is a function, which is given what it
-// does not make itself.
+// aroundLines is the program for the lines of these pages, which run twice: each block of them is a function, which is
+// given what it does not make itself.
 const aroundLines = `package main
 
 import (
@@ -145,10 +145,12 @@ func main() {
 		panic(err)
 	}
 	locks := redislock.New(transport)
-	for number, run := range []func(context.Context, *redislock.Client) error{%s} {
-		if err := run(context.Background(), locks); err != nil {
-			fmt.Println(number, err)
-			os.Exit(1)
+	for range 2 {
+		for number, run := range []func(context.Context, *redislock.Client) error{%s} {
+			if err := run(context.Background(), locks); err != nil {
+				fmt.Println(number, err)
+				os.Exit(1)
+			}
 		}
 	}
 	fmt.Println("the end")
@@ -181,9 +183,22 @@ func TestTheLinesOfTheGuideRun(t *testing.T) {
 	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	client := redis.NewClient(&redis.Options{Addr: address(t)})
+	defer client.Close()
+	// An earlier run on this server may have done the job of the day.
+	days := client.Keys(bg, "{nightly}*").Val()
+	must(fake{T: t}, client.Del(bg, append(days, "{nightly}lock")...).Err())
 	output, err := exec.Command("go", "run", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "the end") {
 		t.Errorf("%s %v\n%s", output, err, program)
+	}
+	// The second run may be at the next day.
+	days = client.Keys(bg, "{nightly}*").Val()
+	if ran := strings.Count(string(output), "once a day\n"); ran == 0 || ran != len(days) {
+		t.Errorf("the job ran %d times, on the days %v", ran, days)
+	}
+	if terms := strings.Count(string(output), "leading with the fence "); terms != 2 {
+		t.Errorf("%d terms of a leader", terms)
 	}
 }
 

@@ -185,9 +185,9 @@ fn figures_that_the_front_page_repeats_are_those_of_their_sources() {
 const FIRST_PAGES: [&str; 6] =
     ["first-lock", "waiting", "readers-writers", "semaphores", "several-keys", "losing-a-lock"];
 
-/// The pages without a program in Python or in Java: an index, a page for those without a helper, a program for the
-/// shell, and what the helper for Java does not have.
-const OF_OTHERS: [&str; 4] = ["README", "clients", "command-line", "quorum"];
+/// The pages without a program in Python or in Java: an index, a program for the shell, and what the helper for Java
+/// does not have.
+const OF_OTHERS: [&str; 3] = ["README", "command-line", "quorum"];
 
 #[test]
 fn each_page_of_the_guide_has_a_program_in_the_languages_of_its_readers() {
@@ -297,7 +297,10 @@ fn program(page: &str, language: &str, port: u16) -> Option<String> {
     (!blocks.is_empty()).then(|| blocks.join("\n\n").replace("6379", &port.to_string()))
 }
 
-/// Runs all programs in this language, each on a server of its own.
+/// What the job of a recipe prints, which runs once a day.
+const ONCE: &str = "once a day\n";
+
+/// Runs all programs in this language, each on a server of its own. That with the job runs twice.
 fn run_all(language: &str, interpreter: &Path, ending: &str, prepare: impl Fn(String) -> String) {
     let mut count = 0;
     for (path, page) in pages().into_iter().filter(|(path, _)| !OTHERS.contains(&path.as_str())) {
@@ -309,12 +312,26 @@ fn run_all(language: &str, interpreter: &Path, ending: &str, prepare: impl Fn(St
         let said_last =
             if language == "python" { "print('the end')" } else { "console.log('the end');\nprocess.exit();" };
         fs::write(&file, format!("{}\n{said_last}\n", prepare(text))).unwrap();
-        let output = Command::new(interpreter).arg(&file).env("PYTHONPATH", root().join("clients/python")).output();
-        let output = output
-            .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test-clients", interpreter.display()));
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && said.contains("the end"), "{path}: {}:\n{said}", output.status);
-        assert!(server.connect().info_number("lock", "lock_granted") > 0, "{path} has taken no lock");
+        let play = || {
+            let output = Command::new(interpreter).arg(&file).env("PYTHONPATH", root().join("clients/python")).output();
+            let output = output.unwrap_or_else(|error| {
+                panic!("{}: {error}: run the tests with make test-clients", interpreter.display())
+            });
+            let said =
+                format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success() && said.contains("the end"), "{path}: {}:\n{said}", output.status);
+            said
+        };
+        let said = play();
+        let mut conn = server.connect();
+        assert!(conn.info_number("lock", "lock_granted") > 0, "{path} has taken no lock");
+        if page.contains("\"once a day\"") {
+            let said = said + &play();
+            // The second run may be at the next day.
+            let days = conn.get::<Vec<String>>(&["KEYS", "{nightly}*"]).len();
+            assert!(days > 0 && said.matches(ONCE).count() == days, "{path}: {days} days:\n{said}");
+            assert_eq!(said.matches("leading with the fence ").count(), 2, "{path}:\n{said}");
+        }
         count += 1;
     }
     assert!(count > 0, "no page has a program in {language}");

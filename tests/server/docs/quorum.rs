@@ -1,4 +1,4 @@
-//! docs/guide/quorum.md: its configurations and its programs, on several servers.
+//! docs/guide/quorum.md: its configurations and its programs in Python, on several servers.
 
 use crate::docs::documents::blocks;
 use std::fs;
@@ -85,17 +85,4 @@ fn the_program_in_python_runs_on_three_servers() {
     for server in &servers {
         assert!(server.connect().info_number("lock", "lock_granted") > 0, "a server has granted no lock");
     }
-}
-
-#[test]
-fn the_program_in_rust_is_one_that_the_crate_shows_and_compiles() {
-    // What could go wrong: the code on the page is not what is compiled.
-    let programs: Vec<String> =
-        blocks(PAGE).into_iter().filter(|(kind, _)| *kind == "rust").map(|(_, lines)| lines.join("\n")).collect();
-    let comments: Vec<&str> = include_str!("../../../clients/rust/src/quorum/mod.rs")
-        .lines()
-        .filter_map(|line| line.strip_prefix("///"))
-        .collect();
-    let compiled = comments.join("\n").replace("\n ", "\n");
-    assert!(!programs.is_empty() && programs.iter().all(|program| compiled.contains(program)), "{programs:?}");
 }

@@ -127,3 +127,18 @@ fn what_a_page_shows_in_rust_runs_here() {
         assert!(granted() > before || shown.iter().any(|line| line.contains("FakeServer")), "{name}");
     }
 }
+
+#[test]
+fn the_recipes_lead_each_time_and_run_the_job_once_a_day() {
+    // What could go wrong: the job never runs, or runs again on each host.
+    let server = Server::new();
+    for _ in 0..2 {
+        leading(&format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    }
+    let mut conn = server.connect();
+    let days: Vec<String> = conn.get(&["KEYS", "{nightly}*"]);
+    assert!(!days.is_empty(), "the job has not run");
+    // Both ask whether it ran today, and one a day records it.
+    assert_eq!(conn.info_number("lock", "lock_guarded"), 2 + days.len() as u64);
+    assert_eq!(conn.info_number("lock", "lock_granted"), 4, "each leads once, and has the lock of the job once");
+}

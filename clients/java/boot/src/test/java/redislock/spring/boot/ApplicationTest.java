@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
 import java.net.Socket;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -12,6 +13,7 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -25,10 +27,12 @@ import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.core.annotation.Order;
+import org.springframework.http.HttpStatus;
 import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.server.ResponseStatusException;
 import redislock.Hold;
 import redislock.LockListener;
 import redislock.RedisLocks;
@@ -66,10 +70,7 @@ class ApplicationTest {
         @GetMapping("/broken")
         String broken() throws Exception {
             Hold hold = locks.exclusive("broken").acquire();
-            try (Socket operator = new Socket("127.0.0.1", SERVER.port())) {
-                operator.getOutputStream().write("LOCK.BREAK app:broken\r\n".getBytes(UTF_8));
-                operator.getInputStream().read();
-            }
+            command("LOCK.BREAK app:broken");
             // Else the next renewal finds it, a third of the lease later.
             assertFalse(hold.check());
             return hold.lost().get(300, TimeUnit.SECONDS) + " " + told.lost.get(300, TimeUnit.SECONDS);
@@ -87,7 +88,10 @@ class ApplicationTest {
 
         @GetMapping("/reports/{day}")
         String make(@PathVariable("day") String day) throws InterruptedException {
-            return locks.exclusive("report:" + day).call(hold -> "fence " + hold.fence());
+            Optional<Hold> held = locks.exclusive("report:" + day).tryAcquire(Duration.ofSeconds(1));
+        try (Hold hold = held.orElseThrow(() -> new ResponseStatusException(HttpStatus.SERVICE_UNAVAILABLE))) {
+            return "fence " + hold.fence();
+        }
         }
     }
 
@@ -142,15 +146,30 @@ class ApplicationTest {
 
     private static HttpResponse<String> page(ConfigurableApplicationContext context, String path) throws Exception {
         String port = Objects.requireNonNull(context.getEnvironment().getProperty("local.server.port"));
-        HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path)).build();
+        URI place = URI.create("http://127.0.0.1:" + port + path);
+        HttpRequest request = HttpRequest.newBuilder(place).timeout(Duration.ofMinutes(5)).build();
         return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
     }
 
     /** Once it has this status: on a busy machine the server may be too late with its answer. */
-    private static String health(ConfigurableApplicationContext context, int status) throws Exception {
+    private static String page(ConfigurableApplicationContext context, String path, int status) throws Exception {
+        long end = System.nanoTime() + TimeUnit.MINUTES.toNanos(5);
         for (; ; ) {
-            HttpResponse<String> health = page(context, "/actuator/health");
-            if (health.statusCode() == status) return health.body();
+            HttpResponse<String> page = page(context, path);
+            if (page.statusCode() == status) return page.body();
+            assertTrue(System.nanoTime() < end, page::toString);
+        }
+    }
+
+    private static String health(ConfigurableApplicationContext context, int status) throws Exception {
+        return page(context, "/actuator/health", status);
+    }
+
+    /** What an operator types at the server. */
+    private static void command(String line) throws IOException {
+        try (Socket operator = new Socket("127.0.0.1", SERVER.port())) {
+            operator.getOutputStream().write((line + "\r\n").getBytes(UTF_8));
+            operator.getInputStream().read();
         }
     }
 
@@ -162,7 +181,10 @@ class ApplicationTest {
         String here = Files.readString(source).replaceAll("\\s+", " ").replace("static class", "class");
         assertTrue(here.contains(shown.replaceAll("\\s+", " ")), shown);
         try (ConfigurableApplicationContext context = run(Application.class, Told.class, Reports.class)) {
-            assertTrue(page(context, "/reports/monday").body().startsWith("fence "));
+            command("LOCK.ACQUIRE app:report:monday another PX 600000");
+            page(context, "/reports/monday", 503);
+            command("LOCK.RELEASE app:report:monday another");
+            assertTrue(page(context, "/reports/monday", 200).startsWith("fence "));
         }
     }
 
