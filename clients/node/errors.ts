@@ -39,6 +39,11 @@ export function isPassing(error: unknown): boolean {
   return PASSING.test((error as Error).message);
 }
 
+/** True if the fence that was asked for is too far ahead of the server's clock of fences, as right after a start. */
+export function isAhead(error: unknown): boolean {
+  return /MINFENCE is more than/.test((error as Error).message);
+}
+
 /** True if another node of the cluster has the key. */
 export function isRedirection(error: unknown): boolean {
   const code = codeOf(error);

@@ -426,15 +426,17 @@ export class Lock {
 
   /**
    * Gives the lock to another process, which takes it over by {@link Locks.adopt} within the lease. To release it after
-   * that does nothing. For one key, no share of it, and without `max`. Without an answer of the server it is given back.
+   * that does nothing. For one key, no share of it, and without `max`. If the server refuses or does not answer, it is given
+   * back.
    * @throws {LockLost} It was lost before.
    */
   async detach(): Promise<HoldToken> {
     const { terms } = this.#hold;
     if (!terms.isTransferable) throw new LockMisuse('several keys, shares, and what has a max cannot be handed over');
     await this.#letGo(terms.lease, true);
-    const { owner, fence } = this;
-    return { key: terms.keys[0] as string, owner, fence, lease: terms.lease, shared: terms.mode === 'READ' };
+    const [fence] = this.#hold.fences as [number];
+    const { lease, mode } = terms;
+    return { key: terms.keys[0] as string, owner: this.owner, fence, lease, shared: mode === 'READ' };
   }
 
   /** Asks the server whether the lock is held now, in the mode and under the fences that were taken. */

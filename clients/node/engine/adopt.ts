@@ -2,14 +2,13 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { codeOf, explained, isPassing, LockLost, LockUnreachable } from '../errors.ts';
+import { codeOf, explained, isAhead, isPassing, LockLost, LockUnreachable } from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import { Line } from '../transport/links.ts';
 import { type Engine, Hold, isAnswered, repeated } from './hold.ts';
 import type { Owner } from './owner.ts';
-import type { Terms } from './terms.ts';
+import { numberOf, type Terms } from './terms.ts';
 import { ANSWER_MS, jittered, PAUSE_MAX_MS, PAUSE_MIN_MS, until } from './times.ts';
-import { numberOf } from './wait.ts';
 
 /** What the other process had: its fence, and for how long it waits to be taken over. */
 interface Former {
@@ -64,7 +63,7 @@ async function raise(
       }
     } catch (error) {
       engine.troubles.failed(error);
-      if (!mayPass(error) || time.now() >= end) throw explained(error);
+      if (!(isPassing(error) || isAhead(error)) || time.now() >= end) throw explained(error);
       if (error instanceof LockUnreachable) unanswered = error;
       await until(time, Math.min(jittered(pause), Math.max(0, end - time.now())), cancelled);
       continue;
@@ -77,9 +76,4 @@ async function raise(
 function noneOfWrongType(error: unknown): null {
   if (codeOf(error) === 'WRONGTYPE') return null;
   throw error;
-}
-
-/** The clock of the fences is ahead for a while after a start. */
-function mayPass(error: unknown): boolean {
-  return isPassing(error) || /MINFENCE is more than/.test((error as Error).message);
 }

@@ -2,14 +2,23 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { codeOf, isPassing, LockError, LockLost, LockMisuse, type Troubles } from '../errors.ts';
+import {
+  codeOf,
+  isAhead,
+  isPassing,
+  LockError,
+  LockLost,
+  LockMisuse,
+  LockUnreachable,
+  type Troubles,
+} from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import type { Line, Wire } from '../transport/links.ts';
 import type { Figures } from './figures.ts';
 import type { AllNotices } from './notices.ts';
 import type { Owner } from './owner.ts';
 import type { Renewer } from './renewer.ts';
-import type { Terms } from './terms.ts';
+import { numberOf, type Terms } from './terms.ts';
 import { ANSWER_MS, CLOCK_STEP_MS, jittered, nap, PAUSE_MAX_MS, QUEUE_MS, READ_ON_MS, type Time } from './times.ts';
 
 /** What the locks of one Locks share. */
@@ -35,7 +44,8 @@ interface Grant {
 export class Hold {
   readonly holder: Owner;
   readonly terms: Terms;
-  readonly fences: readonly number[];
+  /** They may rise when it is let go. */
+  fences: readonly number[];
   readonly #engine: Engine;
   readonly #line: Line;
   #control: AbortController | undefined;
@@ -49,6 +59,10 @@ export class Hold {
   due: number;
   at = -1;
   #isRenewing = false;
+  /** Requests that set an end, and that the server may read yet: it has not answered them. */
+  #unanswered = 0;
+  /** Keys of which the fence may be higher than known. */
+  #raised: Set<string> | undefined;
   /** What the application has, until the first renewal. A weak reference for each short lock would cost too much. */
   face: object | undefined;
   #face: WeakRef<object> | undefined;
@@ -108,19 +122,31 @@ export class Hold {
   }
 
   /** One request for each key. Null: the key is not held, and so it is when something else lies there. */
-  #each(words: (key: string, fence: string) => string[], send: (words: string[]) => Promise<unknown>) {
+  #each(send: (key: string, fence: number) => Promise<unknown>): Promise<unknown[]> {
     const { wired } = this.terms;
     const ask = (key: string, at: number) =>
-      send(words(key, String(this.fences[at]))).catch((error) => {
+      send(key, this.fences[at] as number).catch((error) => {
         if (codeOf(error) === 'WRONGTYPE') return null;
         throw error;
       });
     return wired.length === 1 ? ask(wired[0] as string, 0).then((reply) => [reply]) : Promise.all(wired.map(ask));
   }
 
-  #extension(lease: number, ...more: string[]): (key: string, fence: string) => string[] {
-    const px = String(Math.max(1, Math.ceil(lease)));
-    return (key, fence) => ['LOCK.EXTEND', key, this.holder.name, 'PX', px, 'FENCE', fence, ...more];
+  #extension(key: string, lease: number, ...more: (string | number)[]): string[] {
+    return ['LOCK.EXTEND', key, this.holder.name, 'PX', Math.max(1, Math.ceil(lease)), ...more].map(String);
+  }
+
+  /** Counts a request as unanswered until there is an answer. */
+  async #counted(request: Promise<unknown>): Promise<unknown> {
+    this.#unanswered += 1;
+    try {
+      const reply = await request;
+      this.#unanswered -= 1;
+      return reply;
+    } catch (error) {
+      if (!(error instanceof LockUnreachable)) this.#unanswered -= 1;
+      throw error;
+    }
   }
 
   /** Begins the lease anew, and with `begins` the time of `max`. False: the lock is lost. */
@@ -129,10 +155,12 @@ export class Hold {
     const sent = this.#time.clock();
     if (begins) this.#ends = sent + max;
     // It does not outlast its end.
-    const words = this.#extension(Math.min(lease, this.#ends - sent + margin), ...note);
+    const left = Math.min(lease, this.#ends - sent + margin);
     // One that is repeated may need a new connection first.
     const limit = this.#trouble === undefined ? lease / 6 : lease / 3;
-    const replies = await this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
+    const replies = await this.#each((key, fence) =>
+      this.#counted(this.#line.request(this.#extension(key, left, 'FENCE', fence, ...note), limit, { isQuiet })),
+    );
     this.#trouble = undefined;
     if (replies.includes(null)) return false;
     // A lock that was found lost meanwhile stays lost.
@@ -208,8 +236,9 @@ export class Hold {
   async check(): Promise<boolean> {
     if (this.loss || this.isOver) return false;
     const { mode } = this.terms;
-    const words = (key: string, fence: string) => ['LOCK.CHECK', key, this.holder.name, mode, 'FENCE', fence];
-    const replies = await this.#each(words, (each) => this.#line.ask(each, ANSWER_MS));
+    const replies = await this.#each((key, fence) =>
+      this.#line.ask(['LOCK.CHECK', key, this.holder.name, mode, 'FENCE', String(fence)], ANSWER_MS),
+    );
     if (replies.includes(null) && !this.isOver) this.lose('the server says so');
     return !this.isOver;
   }
@@ -225,8 +254,10 @@ export class Hold {
   }
 
   #sendRelease(limit: number, isQuiet = false): Promise<unknown[]> {
-    const words = (key: string, fence: string) => ['LOCK.RELEASE', key, this.holder.name, 'ALL', 'FENCE', fence];
-    return this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
+    return this.#each((key, fence) => {
+      const own = this.#raised?.has(key) ? [] : ['FENCE', String(fence)];
+      return this.#line.request(['LOCK.RELEASE', key, this.holder.name, 'ALL', ...own], limit, { isQuiet });
+    });
   }
 
   /** Gives it back. Without an answer that goes on in the background, until the lease is over. */
@@ -255,38 +286,68 @@ export class Hold {
     this.#failed(second, () => this.#sendRelease(ANSWER_MS, true));
   }
 
-  /** Goes on in the background, if that may help. */
-  #failed(error: Error, send: () => Promise<unknown>): never {
+  /** Goes on in the background, if that may help. `isInstead`: this is another request than the one that failed. */
+  #failed(error: Error, send: () => Promise<unknown>, isInstead = false): never {
     const { keys } = this.terms;
-    if (isPassing(error))
+    if (isPassing(error) || isInstead)
       void this.holder.leaveWith(keys, repeated(this.#engine.wire, this.terms.lease + QUEUE_MS, send));
     else this.holder.leave(keys, false);
-    const text = `${this.terms} could not be given back, and ends with its lease: ${error.message}`;
+    const what = isInstead ? 'handed over, and is given back' : 'given back, and ends with its lease';
+    const text = `${this.terms} could not be ${what}: ${error.message}`;
     this.#engine.troubles.tell('release', new LockError(text, { cause: error }));
     throw error;
   }
 
-  /** Renews it no more, and lets it end after so long. Without an answer one that is to be `detached` is given back. */
+  /**
+   * Lets the lease of a key end then. What the server reads later would undo that: a higher fence makes it void. Once that
+   * one was asked for, the former fence may be void.
+   */
+  async #endAt(end: number, key: string, fence: number, how: { isQuiet: boolean; isLate: boolean }): Promise<unknown> {
+    let { isLate } = how;
+    const send = (mayRaise: boolean) => {
+      const words = () => {
+        const own = this.#raised?.has(key) ? [] : ['FENCE', fence];
+        const least = mayRaise && isLate ? ['MINFENCE', fence + 1] : [];
+        if (least.length > 0) this.#raised = (this.#raised ?? new Set()).add(key);
+        // When it is sent again, it had no answer itself.
+        isLate = true;
+        return this.#extension(key, end - this.#time.clock(), ...own, ...least);
+      };
+      return this.#counted(this.#line.ask(words, ANSWER_MS, how));
+    };
+    try {
+      return await send(true);
+    } catch (error) {
+      if (!isAhead(error)) throw error;
+      return await send(false);
+    }
+  }
+
+  /** Renews it no more, and lets it end after so long. One that cannot be `detached` is given back. */
   async letGo(ms: number, detached = false): Promise<void> {
     const { loss } = this;
     if (loss) throw loss;
     if (this.isOver) throw new LockMisuse(`${this.terms} is not held any more`);
     this.end();
     const end = this.#time.clock() + ms;
-    const send = (isQuiet = false) =>
-      this.#each(this.#extension(end - this.#time.clock()), (each) => this.#line.ask(each, ANSWER_MS, { isQuiet }));
+    const send = (isQuiet = false) => {
+      const how = { isQuiet, isLate: this.#unanswered > 0 };
+      return this.#each((key, fence) => this.#endAt(end, key, fence, how));
+    };
     const again = (error: Error) => (isPassing(error) ? send() : Promise.reject(error));
     const replies = await send()
       .catch(again)
       .catch((error: Error) => error);
+    const isNull = !(replies instanceof Error) && replies.includes(null);
     // Null says nothing once its time is over.
-    if (!(replies instanceof Error) && replies.includes(null) && this.#time.clock() < end) {
+    if (isNull && this.#time.clock() < end) {
       this.lose('the server says so');
       throw this.#reason;
     }
     this.#count('held');
     if (replies instanceof Error)
-      this.#failed(replies, detached ? () => this.#sendRelease(ANSWER_MS, true) : () => send(true));
+      return this.#failed(replies, detached ? () => this.#sendRelease(ANSWER_MS, true) : () => send(true), detached);
+    if (!isNull) this.fences = replies.map(numberOf);
     this.holder.leave(this.terms.keys, true);
   }
 

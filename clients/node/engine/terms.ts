@@ -178,3 +178,8 @@ export class Terms {
       : ['LOCK.RELEASE', key, owner, 'ALL'];
   }
 }
+
+/** A fence, which is below 2^53. */
+export function numberOf(reply: unknown): number {
+  return typeof reply === 'number' ? reply : Number(String(reply));
+}

@@ -8,7 +8,7 @@ import { Line, type Link } from '../transport/links.ts';
 import { type Engine, Hold, isAnswered } from './hold.ts';
 import type { Notices, Sleeper } from './notices.ts';
 import type { Owner } from './owner.ts';
-import type { Terms } from './terms.ts';
+import { numberOf, type Terms } from './terms.ts';
 import {
   ANSWER_MS,
   BLOCK_MS,
@@ -464,9 +464,4 @@ async function outcomeOf(time: Time, reply: Promise<unknown>): Promise<'nothing'
   } catch (error) {
     return codeOf(error) === undefined ? 'silence' : 'nothing';
   }
-}
-
-/** A fence, which is below 2^53. */
-export function numberOf(reply: unknown): number {
-  return typeof reply === 'number' ? reply : Number(String(reply));
 }

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { LockLost, Locks, LockTimeout, LockUnreachable, libraries, port, run, tester, until } from './stage.mjs';
+import { asMap, LockLost, Locks, LockTimeout, LockUnreachable, libraries, port, run, tester, until } from './stage.mjs';
 
 const costs = JSON.parse(readFileSync(new URL('../../costs.json', import.meta.url), 'utf8')).node;
 
@@ -89,6 +89,139 @@ for (const [library, { open, close }] of Object.entries(libraries)) {
       // On a machine that is late both requests may have no answer.
       await ended.catch((error) => assert.ok(error instanceof LockUnreachable, error));
       assert.equal(lock.lost, false);
+    });
+
+    // --- renewals that the server reads late ---
+
+    const readLate = async (held) => {
+      const before = await calls('lock.extend');
+      held.arrive();
+      await until('the late renewals', async () => (await calls('lock.extend')) > before);
+    };
+
+    /** Or it has ended meanwhile, on a busy machine. */
+    const assertEndsIn = async (key, ms) => {
+      const info = await tests.info(key);
+      const left = info === null ? 0 : asMap(info.holders[0]).ttl_ms;
+      assert.ok(left <= ms && (ms < 60_000 || left > ms - 60_000), `${key} ends in ${left} ms, and not in ${ms}`);
+    };
+
+    wired('lets a lock end as it was asked to, though a renewal is read later', async (wire, far) => {
+      const locks = new Locks(far, { lease: 9_000 });
+      const keys = [newKey(), newKey(), newKey(), newKey(), newKey()];
+      const [short, long, handed] = await Promise.all(keys.slice(0, 3).map((key) => locks.acquire(key)));
+      const both = await locks.acquire(keys.slice(3));
+      const held = wire.holdBack('LOCK.EXTEND');
+      const before = await calls('lock.extend');
+      await until('renewals over a new connection', async () => (await calls('lock.extend')) >= before + keys.length);
+      assert.ok(held.isHeld());
+      await Promise.all([short.releaseAfter(3_000), long.releaseAfter(600_000), both.releaseAfter(600_000)]);
+      const other = new Locks(tests.client, { lease: 600_000 });
+      const adopted = await other.adopt({ ...(await handed.detach()), lease: 600_000 });
+      await readLate(held);
+      await assertEndsIn(keys[0], 3_000);
+      for (const key of keys.slice(1)) await assertEndsIn(key, 600_000);
+      await adopted.release();
+    });
+
+    wired('lets a lock end as it was asked to, though a request on its way is read later', async (wire, far) => {
+      const key = newKey();
+      const lock = await new Locks(far, { lease: 600_000 }).acquire(key);
+      const held = wire.holdBack('LOCK.EXTEND');
+      const noted = lock.setNote('late').catch((error) => error);
+      await until('the request', held.isHeld);
+      // Its connection is given up for another one.
+      await lock.check().catch((error) => assert.ok(error instanceof LockUnreachable, error));
+      await lock.releaseAfter(100_000);
+      await readLate(held);
+      await assertEndsIn(key, 100_000);
+      wire.cut();
+      await noted;
+    });
+
+    wired('lets a lock end as it was asked to, though the first request for that is read later', async (wire, far) => {
+      const key = newKey();
+      const lock = await new Locks(far).acquire(key);
+      const held = wire.holdBack('LOCK.EXTEND');
+      await lock.releaseAfter(100_000);
+      assert.ok(held.isHeld());
+      await sleep(1_000);
+      const { holders } = await tests.info(key);
+      await readLate(held);
+      await assertEndsIn(key, asMap(holders[0]).ttl_ms);
+    });
+
+    /** Locks with a request that the server may read late. */
+    const doubted = async (wire, locks, keys) => {
+      const held = await Promise.all(keys.map((key) => locks.acquire(key)));
+      wire.left = 0;
+      wire.cut();
+      for (const lock of held) await assert.rejects(lock.setNote('late'), LockUnreachable);
+      wire.left = Number.POSITIVE_INFINITY;
+      return held;
+    };
+
+    wired('lets a lock end, and hands it over, though its fence was raised without an answer', async (wire, far) => {
+      const keys = [newKey(), newKey()];
+      const [ended, handed] = await doubted(wire, new Locks(far, { lease: 600_000 }), keys);
+      for (const act of [() => ended.releaseAfter(500_000), () => handed.detach()]) {
+        let deaf;
+        wire.rewrite = (bytes, socket) => {
+          if (bytes.includes('MINFENCE')) deaf ??= socket;
+          return bytes;
+        };
+        wire.answer = (bytes, socket) => (socket === deaf ? Buffer.alloc(0) : bytes);
+        const token = await act();
+        assert.ok(deaf);
+        if (!token) continue;
+        const adopted = await new Locks(tests.client).adopt(token);
+        assert.ok(adopted.fence > token.fence && token.fence > handed.fence);
+        await adopted.release();
+      }
+      await assertEndsIn(keys[0], 500_000);
+    });
+
+    wired('gives back what it cannot hand over, though its fence was raised without an answer', async (wire, far) => {
+      const key = newKey();
+      const [lock] = await doubted(wire, new Locks(far, { lease: 600_000 }), [key]);
+      const before = await calls('lock.extend');
+      const deaf = new Set();
+      wire.rewrite = (bytes, socket) => {
+        if (bytes.includes('MINFENCE')) deaf.add(socket);
+        return bytes;
+      };
+      wire.answer = (bytes, socket) => (deaf.has(socket) ? Buffer.alloc(0) : bytes);
+      await assert.rejects(lock.detach(), LockUnreachable);
+      assert.ok((await calls('lock.extend')) > before);
+      await until('the lock to be free', () => isFree(key));
+    });
+
+    wired('lets a lock end under its own fence, if no higher one can be had yet', async (wire, far) => {
+      const key = newKey();
+      const [lock] = await doubted(wire, new Locks(far, { lease: 600_000 }), [key]);
+      // After the year 2200.
+      const later = (text) => text.replace(/(?<=MINFENCE\r\n\$16\r\n)1/, '8');
+      wire.rewrite = (bytes) => Buffer.from(later(bytes.toString('latin1')), 'latin1');
+      await lock.releaseAfter(300_000);
+      await assertEndsIn(key, 300_000);
+    });
+
+    it('gives back what the server refuses to hand over', async () => {
+      const [key, user] = [newKey(), newKey()];
+      await ask('ACL', 'SETUSER', user, 'on', '>secret', '~*', '+@all');
+      const limited = await open(port, { username: user, password: 'secret' });
+      const told = [];
+      const locks = new Locks(limited, {
+        lease: 600_000,
+        onTrouble: (error, kind) => told.push([kind, error.message]),
+      });
+      const lock = await locks.acquire(key);
+      await ask('ACL', 'SETUSER', user, '-lock.extend');
+      await assert.rejects(lock.detach(), /NOPERM/);
+      await until('the lock to be free', () => isFree(key));
+      assert.match(told.join(), /^release,.*could not be handed over/);
+      close(limited);
+      await ask('ACL', 'DELUSER', user);
     });
 
     wired('keeps a lock that is granted to a second request when the first is answered late', async (wire, far) => {

@@ -179,7 +179,7 @@ export class Wire {
   slow = 0;
   /** How long each byte takes, in milliseconds. */
   delay = 0;
-  /** What becomes of the bytes from the client, and from the server. */
+  /** What becomes of the bytes from the client, and from the server, on a connection. */
   rewrite = (bytes) => bytes;
   answer = (bytes) => bytes;
 
@@ -208,7 +208,7 @@ export class Wire {
       [socket, far],
       [far, socket],
     ]) {
-      const pass = (bytes) => to.write(from === socket ? this.rewrite(bytes) : this.answer(bytes));
+      const pass = (bytes) => to.write(from === socket ? this.rewrite(bytes, socket) : this.answer(bytes, socket));
       from.on('error', () => undefined).on('close', () => to.destroy());
       from.on('data', (bytes) => (this.delay > 0 ? setTimeout(pass, this.delay, bytes) : pass(bytes)));
       if (this.#isFrozen || this.isSlow) from.pause();
@@ -229,6 +229,26 @@ export class Wire {
 
   #each(act, eldest = 0) {
     for (const { socket, far } of [...this.#pairs].slice(eldest)) for (const end of [socket, far]) act(end);
+  }
+
+  /**
+   * The next bytes with these words, and all behind them on their connection, do not arrive. Returns what is true once
+   * there are some, and what lets the server read them late, whatever became of that connection.
+   */
+  holdBack(words) {
+    let from;
+    const kept = [];
+    this.rewrite = (bytes, socket) => {
+      if (!from && bytes.includes(words)) from = socket;
+      if (socket !== from) return bytes;
+      kept.push(bytes);
+      return Buffer.alloc(0);
+    };
+    const arrive = () => {
+      const late = connect(port, '127.0.0.1', () => late.end(Buffer.concat(kept)));
+      late.on('error', () => undefined).resume();
+    };
+    return { isHeld: () => kept.length > 0, arrive };
   }
 
   /** Ends connections: all, or from this one to before that one, by age. */

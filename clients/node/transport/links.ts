@@ -403,17 +403,18 @@ export class Line {
     }
   }
 
-  /** The same for what may be sent twice: over a link that may be dead, and soon over a new one. */
-  async ask(words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
+  /** The same for what may be sent twice: over a link that may be dead, and soon over a new one, perhaps in other words. */
+  async ask(words: Word[] | (() => Word[]), limit: number, manner: Manner = {}): Promise<unknown> {
     const { control } = this;
+    const now = () => (typeof words === 'function' ? words() : words);
     const wasOpen = control.isOpen;
     const end = this.wire.time.now() + limit;
     try {
-      return await this.request(words, wasOpen && !control.isFresh ? limit / 2 : limit, manner);
+      return await this.request(now(), wasOpen && !control.isFresh ? limit / 2 : limit, manner);
     } catch (error) {
       const left = end - this.wire.time.now();
       if (!(wasOpen && error instanceof LockUnreachable && left > 0)) throw error;
-      return await this.request(words, left, manner);
+      return await this.request(now(), left, manner);
     }
   }
 
