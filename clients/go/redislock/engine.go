@@ -48,6 +48,10 @@ type engine struct {
 	prefix    string        // of the names of channels
 	queueMost atomic.Int64  // the most that the server allows for QUEUE, or 0: not known
 
+	closing   atomic.Bool
+	shutDown  chan struct{} // closed when Close is done. No mutex: a test may wait in a bubble of testing/synctest
+	closeFail error         // what came of it
+
 	mu     sync.Mutex
 	closed bool
 	ending context.Context // done when it is closed
@@ -135,14 +139,13 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 }
 
 func (e *engine) close() error {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return nil
+	if e.closing.Swap(true) {
+		<-e.shutDown
+		return e.closeFail
 	}
+	defer close(e.shutDown)
 	// Waits end by this, and may still send what gives up their places.
 	e.end()
-	e.mu.Unlock()
 	e.renewer.close()
 	limit := time.NewTimer(closeTime)
 	select {
@@ -170,7 +173,8 @@ func (e *engine) close() error {
 	}
 	<-e.renewer.idle
 	e.tasks.Wait()
-	return e.transport.Close()
+	e.closeFail = e.transport.Close()
+	return e.closeFail
 }
 
 // tell lets the application know of a trouble, once for each kind until it is over.

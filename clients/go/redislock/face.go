@@ -136,6 +136,7 @@ func New(t Transport, opts ...ClientOption) *Client {
 		places:    map[uint16]*node{},
 		conns:     map[Conn]struct{}{},
 		told:      map[string]bool{},
+		shutDown:  make(chan struct{}),
 	}
 	e.ending, e.end = context.WithCancel(context.Background())
 	e.working, e.stop = context.WithCancel(context.Background())
@@ -149,7 +150,7 @@ func New(t Transport, opts ...ClientOption) *Client {
 
 // Close leaves all waits. What is held ends with ErrClosed, and stays taken until its lease ends: give it back before.
 // What is being given back, since the server has not answered yet, has a second more. The functions of WithTrouble and
-// WithListener must not call it: it waits for them.
+// WithListener must not call it: it waits for them. A second call waits for the first, and returns the same.
 func (c *Client) Close() error { return c.engine.close() }
 
 func (c *Client) terms(keys []string, opts []LockOption) (*terms, error) {
@@ -357,14 +358,13 @@ func (c *Client) adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 		}
 		var failure *ServerError
 		isAnswer := reply.Err == nil || errors.As(reply.Err, &failure)
-		isAhead := failure != nil && failure.says("MINFENCE is more than")
 		doubt = doubt || repeated || !isAnswer && !unsent
 		switch {
 		case reply.Err == nil && doubt:
 			return nil, &Error{token.Key, because(ErrUnavailable, errUnanswered)}
 		case reply.Err == nil:
 			return nil, &Error{token.Key, ErrLost}
-		case !isAhead && !again(reply.Err) || c.engine.now()-began > t.lease:
+		case !(failure != nil && failure.isAhead()) && !again(reply.Err) || c.engine.now()-began > t.lease:
 			return nil, &Error{token.Key, explained(reply.Err)}
 		}
 		timer := time.NewTimer(pause)
@@ -510,11 +510,12 @@ func (h *Hold) Unlock(ctx context.Context) error {
 func (h *Hold) UnlockAfter(d time.Duration) error {
 	defer runtime.KeepAlive(h)
 	h.cleanup.Stop()
-	return h.held.lapse(context.Background(), d, false)
+	_, err := h.held.lapse(context.Background(), d, false)
+	return err
 }
 
 // Detach renews the lock no more, and returns what another process adopts it by, within its lease. Several keys and
-// shares cannot be handed over. If the server does not answer, the lock is given back.
+// shares cannot be handed over. If the server refuses or does not answer, the lock is given back.
 func (h *Hold) Detach(ctx context.Context) (HoldToken, error) {
 	defer runtime.KeepAlive(h)
 	t := h.held.terms
@@ -522,8 +523,9 @@ func (h *Hold) Detach(ctx context.Context) (HoldToken, error) {
 		return HoldToken{}, &Error{h.Key(), invalid("several keys and shares cannot be handed over")}
 	}
 	h.cleanup.Stop()
-	if err := h.held.lapse(ctx, t.lease, true); err != nil {
+	fence, err := h.held.lapse(ctx, t.lease, true)
+	if err != nil {
 		return HoldToken{}, err
 	}
-	return HoldToken{Key: t.key(), Owner: h.Owner(), Fence: h.Fence(), Lease: t.lease, Read: t.read}, nil
+	return HoldToken{Key: t.key(), Owner: h.Owner(), Fence: fence, Lease: t.lease, Read: t.read}, nil
 }

@@ -29,11 +29,12 @@ type held struct {
 
 	plan      time.Duration // when it is to be renewed
 	renewing  bool
-	isOver    bool          // the renewer has seen its end
-	ends      time.Duration // when UnlockAfter lets it end, or 0
-	releasing bool          // Unlock was called
-	fresh     bool          // the next renewal needs a new connection
-	freed     sync.Once     // its owner may ask for the keys again
+	isOver    bool      // the renewer has seen its end
+	open      int       // requests that set an end and had no answer: the server may read them yet
+	raised    bool      // the server may have higher fences
+	releasing bool      // Unlock was called
+	fresh     bool      // the next renewal needs a new connection
+	freed     sync.Once // its owner may ask for the keys again
 
 	isForgotten atomic.Bool // nothing refers to its Hold: it ends when it is due
 
@@ -62,32 +63,49 @@ func (h *held) begin(sent time.Duration) {
 	h.plan = min(sent+h.terms.lease/3, h.validUntil)
 }
 
-func (h *held) words(command string, at int, more ...string) Request {
-	words := append(make(Request, 0, 7), command, h.terms.keys[at], h.owner.name)
-	words = append(words, more...)
-	return append(words, "FENCE", strconv.FormatInt(h.fences[at], 10))
-}
-
 func (h *held) each(command string, more ...string) []Request {
 	requests := make([]Request, len(h.fences))
 	for at := range h.fences {
-		requests[at] = h.words(command, at, more...)
+		words := append(make(Request, 0, 7), command, h.terms.keys[at], h.owner.name)
+		words = append(words, more...)
+		requests[at] = append(words, "FENCE", strconv.FormatInt(h.fences[at], 10))
 	}
 	return requests
 }
 
 // ask sends a request for each key. missing is true if a key is not held, or something else lies there.
 func (h *held) ask(ctx context.Context, deadline time.Time, requests []Request) (missing, repeated bool, err error) {
-	for at, request := range requests {
-		reply, again, _ := h.engine.ask(ctx, deadline, h.terms.keys[at], request)
+	missing, err = h.all(len(requests), func(at int) Reply {
+		reply, again, _ := h.engine.ask(ctx, deadline, h.terms.keys[at], requests[at])
 		repeated = repeated || again
-		isMissing, failure := isMissing(reply)
-		if failure != nil && err == nil {
+		return reply
+	})
+	return missing, repeated, err
+}
+
+// all asks so many times. If one has no answer, that is the error.
+func (h *held) all(count int, ask func(at int) Reply) (missing bool, err error) {
+	for at := range count {
+		isMissing, failure := isMissing(ask(at))
+		if failure != nil && isAnswer(err) {
 			err = failure
 		}
 		missing = missing || isMissing
 	}
-	return missing, repeated, err
+	return missing, err
+}
+
+// isAnswer is true if the server has answered.
+func isAnswer(err error) bool {
+	var reply *ServerError
+	return err == nil || errors.As(err, &reply)
+}
+
+// count changes the number of requests that the server may read yet.
+func (h *held) count(more int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open += more
 }
 
 // isMissing is true if the reply says that the key is not held by this owner.
@@ -103,7 +121,11 @@ func isMissing(reply Reply) (bool, error) {
 func (h *held) extend(ctx context.Context, deadline time.Time, more ...string) (bool, error) {
 	sent := h.engine.now()
 	more = append([]string{"PX", millis(h.terms.lease)}, more...)
-	missing, _, err := h.ask(ctx, deadline, h.each("LOCK.EXTEND", more...))
+	h.count(1)
+	missing, repeated, err := h.ask(ctx, deadline, h.each("LOCK.EXTEND", more...))
+	if isAnswer(err) && !repeated {
+		h.count(-1)
+	}
 	if err != nil || missing {
 		return false, err
 	}
@@ -119,6 +141,9 @@ func (h *held) extend(ctx context.Context, deadline time.Time, more ...string) (
 // renewed takes the replies of a renewal that was sent then.
 func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 	missing := false
+	if err != nil {
+		h.count(1)
+	}
 	for _, reply := range replies {
 		isMissing, failure := isMissing(reply)
 		missing = missing || isMissing
@@ -138,14 +163,7 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 	}
 	h.mu.Lock()
 	if h.err != nil || h.isOver {
-		ends := h.ends
 		h.mu.Unlock()
-		if ends > 0 && !missing {
-			// The server may have read it after the request of lapse.
-			ending := func() []Request { return h.ending(ends) }
-			_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), ending())
-			h.freeAfter(err, ending)
-		}
 		return
 	}
 	now := h.engine.now()
@@ -296,7 +314,7 @@ func (h *held) release(ctx context.Context) error {
 		h.lose(errors.New("the server says so"))
 	}
 	h.end(ErrReleased)
-	h.freeAfter(err, h.releasings)
+	h.freeAfter(err, h.giveBack)
 	switch {
 	case isLost:
 		return before
@@ -313,7 +331,20 @@ func (h *held) release(ctx context.Context) error {
 	return nil
 }
 
-func (h *held) releasings() []Request { return h.each("LOCK.RELEASE", "ALL") }
+// releasings give back what it has, whatever its fence is.
+func (h *held) releasings() []Request {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.raised {
+		return []Request{h.terms.leave(h.owner.name)}
+	}
+	return h.each("LOCK.RELEASE", "ALL")
+}
+
+func (h *held) giveBack() error {
+	_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.releasings())
+	return err
+}
 
 // again is true if it is worth sending a request again after this error.
 func again(err error) bool {
@@ -322,7 +353,7 @@ func again(err error) bool {
 }
 
 // freeAfter frees the keys. If what ended the hold was not answered, this is repeated before.
-func (h *held) freeAfter(err error, requests func() []Request) {
+func (h *held) freeAfter(err error, send func() error) {
 	if err == nil || !again(err) {
 		h.free()
 		return
@@ -331,8 +362,7 @@ func (h *held) freeAfter(err error, requests func() []Request) {
 		defer h.free()
 		end := time.Now().Add(h.terms.lease)
 		for pause := pauseMin; time.Now().Before(end) && h.engine.rest(pause); pause = min(2*pause, pauseMax) {
-			_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), requests())
-			if err == nil || !again(err) {
+			if err := send(); err == nil || !again(err) {
 				return
 			}
 		}
@@ -384,43 +414,90 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, and leaves the lock to its lease. Without an answer it is repeated, or the lock that is
-// detached for nobody is given back.
-func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
+// lapse stops the renewal, leaves the lock to its lease, and returns its fence. Without an answer it is repeated, or
+// the lock that cannot be detached is given back.
+func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) (fence int64, err error) {
 	if err := h.check(); err != nil {
-		return err
+		return 0, err
 	}
 	ends := h.engine.now() + after
 	h.engine.renewer.remove(h)
-	h.mu.Lock()
-	if h.renewing {
-		// A renewal that is on its way must not make it longer again.
-		h.ends = ends
-	}
-	h.mu.Unlock()
 	if !h.end(ErrReleased) {
-		return h.check()
+		return 0, h.check()
 	}
 	defer h.engine.renewer.owe()()
-	requests := func() []Request { return h.ending(ends) }
-	missing, repeated, err := h.ask(ctx, time.Now().Add(answerTime), requests())
-	if isDetached {
-		requests = h.releasings
+	fence, missing, err := h.endAt(ctx, ends)
+	open, send := err, func() error {
+		_, _, err := h.endAt(context.Background(), ends)
+		return err
 	}
-	h.freeAfter(err, requests)
+	if isDetached && err != nil {
+		// Nobody has the token.
+		if send = h.giveBack; !again(err) {
+			open = send()
+		}
+	}
+	h.freeAfter(open, send)
 	switch {
 	case err != nil:
 		h.engine.tell("release", h.terms.key(), err)
-		return &Error{h.terms.key(), explained(err)}
-	case missing && (!repeated || h.engine.now() < ends):
-		// Null to a request that was repeated is the success of the first, once its time is over.
-		return &Error{h.terms.key(), ErrLost}
+		return 0, &Error{h.terms.key(), explained(err)}
+	case missing && h.engine.now() < ends:
+		// Null says nothing once its time is over.
+		return 0, &Error{h.terms.key(), ErrLost}
 	}
 	h.engine.over("release")
-	return nil
+	return fence, nil
 }
 
-// ending asks for a lease that ends then.
-func (h *held) ending(ends time.Duration) []Request {
-	return h.each("LOCK.EXTEND", "PX", millis(max(ends-h.engine.now(), time.Millisecond)))
+// endAt lets the leases end then. What the server reads later would undo that: higher fences make it void. Once these
+// were asked for, the former ones may be void.
+func (h *held) endAt(ctx context.Context, ends time.Duration) (fence int64, missing bool, err error) {
+	deadline := time.Now().Add(answerTime)
+	h.mu.Lock()
+	raises, isKnown := h.renewing || h.open > 0, !h.raised
+	h.raised = h.raised || raises
+	h.mu.Unlock()
+	missing, err = h.all(len(h.fences), func(at int) Reply {
+		reply := h.endOne(ctx, deadline, at, ends, isKnown, raises)
+		if value, ok := reply.Value.(int64); ok && at == 0 {
+			fence = value
+		}
+		return reply
+	})
+	if !isAnswer(err) {
+		h.count(1)
+	}
+	return fence, missing, err
+}
+
+// endOne is the same for one key. isKnown is true if it has the fence that was granted.
+func (h *held) endOne(
+	ctx context.Context, deadline time.Time, at int, ends time.Duration, isKnown, raises bool,
+) Reply {
+	for mayRaise := true; ; {
+		left := max(ends-h.engine.now(), time.Millisecond)
+		words := Request{"LOCK.EXTEND", h.terms.keys[at], h.owner.name, "PX", millis(left)}
+		if isKnown {
+			words = append(words, "FENCE", strconv.FormatInt(h.fences[at], 10))
+		}
+		if raises && mayRaise {
+			words = append(words, "MINFENCE", strconv.FormatInt(h.fences[at]+1, 10))
+		}
+		reply, repeated, _ := h.engine.ask(ctx, deadline, h.terms.keys[at], words)
+		var failure *ServerError
+		switch {
+		case mayRaise && errors.As(reply.Err, &failure) && failure.isAhead():
+			// The clock of the fences lags, as right after a start.
+			mayRaise, isKnown = false, isKnown && !repeated
+		case mayRaise && repeated && reply.Err == nil && (!raises || isKnown && reply.Value == nil):
+			// The server may read the first of them late, or it has raised the fence.
+			h.mu.Lock()
+			h.raised = true
+			h.mu.Unlock()
+			raises, isKnown = true, isKnown && !raises
+		default:
+			return reply
+		}
+	}
 }

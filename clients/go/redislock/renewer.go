@@ -138,10 +138,6 @@ func (r *renewer) remove(h *held) {
 
 func (r *renewer) close() {
 	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return
-	}
 	r.closed = true
 	r.mayBeIdle()
 	all := append(dues(nil), r.heap...)

@@ -165,6 +165,9 @@ func (e *ServerError) says(text string) bool {
 	return strings.HasPrefix(strings.ToLower(strings.TrimPrefix(e.Text, "ERR ")), strings.ToLower(text))
 }
 
+// isAhead is true if the fence that was asked for is too far ahead of the server's clock of fences.
+func (e *ServerError) isAhead() bool { return e.says("MINFENCE is more than") }
+
 // passes is true if asking again may help.
 func (e *ServerError) passes() bool {
 	switch e.Code {

@@ -317,7 +317,7 @@ func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Rep
 	defer s.mu.Unlock()
 	switch words[0] {
 	case "LOCK.RELEASE":
-		return redislock.Reply{Value: s.release(words[1:2], words[2], fenceOf(words))[0]}
+		return redislock.Reply{Value: s.release(words[1:2], words[2], fenceOf(words, "FENCE"))[0]}
 	case "LOCK.MRELEASE":
 		keys, _ := keysOf(words)
 		return redislock.Reply{Value: s.release(keys, words[2+len(keys)], 0)}
@@ -333,11 +333,12 @@ func (s *Server) ofHold(words redislock.Request) redislock.Reply {
 	h := s.holder(words[1], words[2])
 	switch words[0] {
 	case "LOCK.EXTEND":
-		if h == nil || fenceOf(words) != h.fence {
+		fence := fenceOf(words, "FENCE")
+		if h == nil || fence != 0 && fence != h.fence {
 			return redislock.Reply{}
 		}
-		if option(words, "MINFENCE") != "" {
-			s.fence++
+		if least := fenceOf(words, "MINFENCE"); h.fence < least {
+			s.fence = max(s.fence+1, least)
 			h.fence = s.fence
 		}
 		if slices.Contains(words[3:], "NOTE") {
@@ -346,7 +347,7 @@ func (s *Server) ofHold(words redislock.Request) redislock.Reply {
 		s.lease(h, words[1], words[2], millis(option(words, "PX")))
 		return redislock.Reply{Value: h.fence}
 	case "LOCK.CHECK":
-		if h == nil || fenceOf(words) != h.fence || h.isWriter != (words[3] == "WRITE") {
+		if h == nil || fenceOf(words, "FENCE") != h.fence || h.isWriter != (words[3] == "WRITE") {
 			return redislock.Reply{}
 		}
 		return redislock.Reply{Value: h.fence}
@@ -436,8 +437,8 @@ func millis(text string) time.Duration {
 	return time.Duration(count) * time.Millisecond
 }
 
-func fenceOf(words redislock.Request) int64 {
-	fence, _ := strconv.ParseInt(option(words, "FENCE"), 10, 64)
+func fenceOf(words redislock.Request, name string) int64 {
+	fence, _ := strconv.ParseInt(option(words, name), 10, 64)
 	return fence
 }
 

@@ -290,6 +290,59 @@ func TestCloseWaitsForNoDial(t *testing.T) {
 	})
 }
 
+// A slow server opens a connection when it is told to, whatever becomes of the context, and counts calls of Close.
+type slow struct {
+	*tapped
+	opens  chan struct{}
+	closes atomic.Int64
+}
+
+func (s *slow) Dial(ctx context.Context, address string) (redislock.Conn, error) {
+	<-s.opens
+	return s.tapped.Dial(context.WithoutCancel(ctx), address)
+}
+
+func (s *slow) Close() error {
+	s.closes.Add(1)
+	return s.tapped.Close()
+}
+
+// It is open when the client is closed already. A second call of Close returns no sooner than the first.
+func TestCloseWaitsForAnOpeningAndClosesWhatItBrings(t *testing.T) {
+	for name, wait := range map[string][]redislock.ClientOption{"block": nil, "notify": {none}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := &tapped{Server: redislocktest.NewServer(), calls: map[string]int{}}
+				server := &slow{tapped: memory, opens: make(chan struct{})}
+				client := redislock.New(server, append(wait, quiet)...)
+				got, closed := make(chan error, 1), make(chan error, 2)
+				go func() { got <- lockAndUnlock(bg, client, "k") }()
+				synctest.Wait()
+				for range 2 {
+					go func() { closed <- client.Close() }()
+				}
+				time.Sleep(10 * time.Second)
+				if len(closed) > 0 {
+					t.Error("closed", <-closed)
+				}
+				close(server.opens)
+				synctest.Wait()
+				for range 2 {
+					if err := <-closed; err != nil {
+						t.Error(err)
+					}
+				}
+				if err := <-got; !errors.Is(err, redislock.ErrClosed) {
+					t.Error(err)
+				}
+				if open, closes := server.open.Load(), server.closes.Load(); open != 0 || closes != 1 {
+					t.Error(open, "connections are open, and Close was called", closes, "times")
+				}
+			})
+		})
+	}
+}
+
 // Far away the greeting of a connection takes longer than a renewal has.
 func TestAConnectionThatIsOpenTooLateServesTheNextRenewal(t *testing.T) {
 	greets := func(int64) error { time.Sleep(250 * time.Millisecond); return nil }

@@ -213,11 +213,13 @@ type proxy struct {
 	to       string
 	conns    map[net.Conn]bool // true: no byte passes any more
 	delay    time.Duration     // each way
+	change   func(request []byte) []byte
 	hangs    bool
 	isDeaf   bool
 	ended    bool
 	going    *sync.Cond
 	dialled  atomic.Int64
+	late     atomic.Int64 // requests that were held back, and have arrived
 	refuses  atomic.Bool
 	all      sync.WaitGroup
 }
@@ -288,17 +290,24 @@ func (p *proxy) pass(from, to net.Conn, areReplies bool) {
 			break
 		}
 		p.mu.Lock()
+		isLate := !areReplies && (p.hangs || p.conns[from])
 		for !p.ended && (p.hangs || p.conns[from]) {
 			p.going.Wait()
 		}
-		delay, isLost := p.delay, p.isDeaf && areReplies
+		delay, isLost, passed := p.delay, p.isDeaf && areReplies, bytes[:size]
+		if p.change != nil && !areReplies {
+			passed = p.change(passed)
+		}
 		p.mu.Unlock()
 		time.Sleep(delay)
 		if isLost {
 			continue
 		}
-		if _, err := to.Write(bytes[:size]); err != nil {
+		if _, err := to.Write(passed); err != nil {
 			break
+		}
+		if isLate {
+			p.late.Add(1)
 		}
 	}
 	p.mu.Lock()
@@ -335,6 +344,23 @@ func (p *proxy) freeze() {
 	for conn := range p.conns {
 		p.conns[conn] = true
 	}
+}
+
+// thaw lets arrive what was sent on them meanwhile.
+func (p *proxy) thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		p.conns[conn] = false
+	}
+	p.going.Broadcast()
+}
+
+// rewrite changes requests.
+func (p *proxy) rewrite(change func(request []byte) []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.change = change
 }
 
 // cut ends all connections.
