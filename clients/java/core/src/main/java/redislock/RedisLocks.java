@@ -201,7 +201,10 @@ public interface RedisLocks extends AutoCloseable {
      */
     CompletableFuture<Optional<LockInfo>> infoAsync(String key);
 
-    /** Ends all waits with {@link LockUnavailableException}. Each hold is {@link Hold.Loss#CLOSED}: it ends with its lease. */
+    /**
+     * Ends all waits with {@link LockUnavailableException}. Each hold is {@link Hold.Loss#CLOSED}: it ends with its lease.
+     * What is being given back, since the server has not answered yet, has a second more.
+     */
     @Override
     void close();
 }

@@ -29,7 +29,7 @@ final class Batch {
             long millis = there.stream().mapToLong(Entry::millis).min().orElse(Times.ANSWER);
             List<byte[][]> words = there.stream().map(Entry::words).toList();
             wire.shared(address, false, link -> {
-                List<CompletableFuture<Object>> replies = link.send(words, millis, false);
+                List<CompletableFuture<Object>> replies = link.sendOnceOpen(words, millis);
                 for (int at = 0; at < there.size(); at += 1) {
                     Entry entry = there.get(at);
                     replies.get(at).whenComplete((value, error) -> {

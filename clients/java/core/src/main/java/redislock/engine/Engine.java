@@ -4,6 +4,11 @@ import java.time.Duration;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 import redislock.spi.Clock;
 
 /** What the locks of one application share. */
@@ -24,6 +29,13 @@ final class Engine {
     volatile long queueMax = Times.FOR_EVER;
 
     volatile boolean isClosed;
+    /** Nothing is given back any more. */
+    volatile boolean isShut;
+
+    /** What is being given back: the server has not confirmed it yet. */
+    private final Set<CompletableFuture<?>> debts = ConcurrentHashMap.newKeySet();
+    /** Pauses before that is tried once more. */
+    private final Set<CompletableFuture<@Nullable Object>> rests = ConcurrentHashMap.newKeySet();
 
     Engine(Clock clock, Callbacks callbacks, redislock.spi.Transport transport, int maxBlocking, boolean hasOldClients, String prefix) {
         this.hasOldClients = hasOldClients;
@@ -43,6 +55,51 @@ final class Engine {
     void tellRefused(Terms terms, long began) {
         Duration waited = since(began);
         callbacks.tell(listener -> listener.onRefused(terms.keys().get(0), waited));
+    }
+
+    /** The end of the locks waits for this a while. */
+    void owe(CompletableFuture<?> debt) {
+        if (debt.isDone()) return;
+        debts.add(debt);
+        debt.whenComplete((none, error) -> debts.remove(debt));
+    }
+
+    /** A pause before something is given back once more. It is short once the locks are closed. */
+    CompletableFuture<@Nullable Object> rest(long millis) {
+        CompletableFuture<@Nullable Object> rest = new CompletableFuture<>();
+        rests.add(rest);
+        return alarm.until(isClosed ? Times.PAUSE_MIN : millis, rest).whenComplete((none, error) -> rests.remove(rest));
+    }
+
+    /** Gives something back until that is answered, or until then. True: it was. */
+    void repeat(Supplier<CompletableFuture<?>> request, long end, CompletableFuture<Boolean> later) {
+        if (Times.tick() > end || isShut) {
+            later.complete(false);
+            return;
+        }
+        rest(Times.jittered(Times.PAUSE_MAX))
+                .thenCompose(none -> isAnswered(request.get()))
+                .thenAccept(isAnswered -> {
+                    if (isAnswered) later.complete(true);
+                    else repeat(request, end, later);
+                });
+    }
+
+    /** Tries once more what is to be given back, for a while. The rest of it ends with its lease. */
+    void settle() {
+        long end = Times.tick() + Times.LEAVE;
+        rests.forEach(rest -> rest.complete(null));
+        try {
+            while (!debts.isEmpty()) {
+                CompletableFuture<?> all = CompletableFuture.allOf(debts.toArray(CompletableFuture<?>[]::new));
+                all.handle((none, error) -> true).get(Math.max(0, end - Times.tick()), TimeUnit.MILLISECONDS);
+            }
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        } catch (ExecutionException | TimeoutException late) {
+            // They end by themselves, as their process is away.
+        }
+        isShut = true;
     }
 
     static Duration since(long tick) {

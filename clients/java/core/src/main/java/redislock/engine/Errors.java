@@ -50,6 +50,11 @@ final class Errors {
         return code.equals("MOVED") || code.equals("ASK");
     }
 
+    /** True if the fence that was asked for is too far ahead of the server's clock, as right after a start. */
+    static boolean isAhead(Throwable error) {
+        return String.valueOf(plain(error).getMessage()).contains("MINFENCE is more than");
+    }
+
     /** True if the same request may succeed later. */
     static boolean isPassing(Throwable error) {
         if (error instanceof Unreachable || isRedirection(error)) return true;

@@ -12,6 +12,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redislock.Hold;
 import redislock.HoldToken;
@@ -34,8 +35,10 @@ final class Held implements Hold {
     long due;
 
     int at = -1;
-    private boolean isRenewing;
+    private volatile boolean isRenewing;
     private boolean hasFailed;
+    /** True if a renewal had no answer: the server may read it yet. */
+    private volatile boolean isUnread;
     /** Nothing is renewed or judged any more: it is lost, or the release has begun. */
     private volatile boolean isOver;
 
@@ -102,7 +105,15 @@ final class Held implements Hold {
     }
 
     private void lapse() {
-        lose(validUntil >= maxUntil ? Loss.MAX : Loss.LEASE_OVER);
+        boolean isMax = validUntil >= maxUntil;
+        boolean isLost = lose(isMax ? Loss.MAX : Loss.LEASE_OVER);
+        // A renewal that the server reads late would let it last beyond its maximum.
+        if (isLost && isMax && mayBeRead()) release(false);
+    }
+
+    /** True if the server may read a renewal yet. */
+    private boolean mayBeRead() {
+        return isRenewing || isUnread;
     }
 
     @Override
@@ -190,10 +201,11 @@ final class Held implements Hold {
         last.run();
     }
 
-    void lose(Loss why) {
+    /** False if it was over before. */
+    boolean lose(Loss why) {
         lock.lock();
         try {
-            if (isOver) return;
+            if (isOver) return false;
             loss = why;
             isOver = true;
         } finally {
@@ -203,6 +215,7 @@ final class Held implements Hold {
         holder.leave(terms.keys(), false);
         settle(why);
         engine.callbacks.tell(listener -> listener.onLost(key(), why));
+        return true;
     }
 
     /** Tells those who wait for a loss. */
@@ -258,7 +271,9 @@ final class Held implements Hold {
                 at, "LOCK.EXTEND", holder.name, "PX", String.valueOf(lease), "FENCE", String.valueOf(fences[at]));
         Sending sending = words ->
                 batch == null ? route.request(words, millis, false) : route.request(words, millis, batch);
-        return each(asking, sending).thenApply(why -> {
+        return each(asking, sending).whenComplete((why, error) -> {
+            if (error != null) isUnread = true;
+        }).thenApply(why -> {
             if (why != null) return why;
             lock.lock();
             try {
@@ -278,21 +293,21 @@ final class Held implements Hold {
             lapse();
             return;
         }
-        long limit;
         lock.lock();
         try {
             if (isOver || isRenewing) return;
             if (maxUntil != Long.MAX_VALUE && validUntil >= maxUntil) return;
             isRenewing = true;
-            // One that is repeated may need a new connection first.
-            limit = hasFailed ? terms.lease() / 3 : terms.lease() / 6;
         } finally {
             lock.unlock();
         }
-        extend(limit, batch).whenComplete((why, error) -> {
+        extend(Times.ofRenewal(terms.lease()), batch).whenComplete((why, error) -> {
+            long pause;
             lock.lock();
             try {
                 isRenewing = false;
+                // A connection may have ended long ago: a new one is tried at once.
+                pause = hasFailed ? terms.lease() / 24 : 0;
                 hasFailed = error != null;
             } finally {
                 lock.unlock();
@@ -302,7 +317,7 @@ final class Held implements Hold {
                 else engine.troubles.over(java.util.EnumSet.of(Troubles.Kind.RENEWAL));
             } else if (!isOver) {
                 engine.troubles.tell(Troubles.Kind.RENEWAL, Errors.plain(error));
-                engine.renewer.move(this, Math.min(engine.clock.now() + terms.lease() / 24, validUntil));
+                engine.renewer.move(this, Math.min(engine.clock.now() + pause, validUntil));
             }
         });
     }
@@ -416,18 +431,24 @@ final class Held implements Hold {
             throw new IllegalStateException(terms + " was given back");
         }
         settle(null);
-        holder.leave(terms.keys(), false);
+        // A repeated request may name no fence: until it is answered, its owner takes no other hold of the keys.
+        CompletableFuture<Boolean> over = new CompletableFuture<>();
+        holder.leaveWith(terms.keys(), over);
+        engine.owe(over);
         long end = Times.tick() + millis;
-        Asking asking = at -> {
-            String left = String.valueOf(Math.max(1, end - Times.tick()));
-            return terms.about(at, "LOCK.EXTEND", holder.name, "PX", left, "FENCE", String.valueOf(fences[at]));
-        };
+        boolean isRaised = mayBeRead();
         tellReleased();
-        return each(asking, words -> route.ask(words, Times.ANSWER))
+        return ended(end, isRaised, true)
+                .exceptionallyCompose(error -> Errors.plain(error) instanceof Unreachable
+                        ? ended(end, isRaised, !isRaised)
+                        : CompletableFuture.failedFuture(error))
                 .whenComplete((why, error) -> {
                     Throwable plain = error == null ? null : Errors.plain(error);
                     if (plain != null) engine.troubles.tell(Troubles.Kind.RELEASE, plain);
-                    if (plain != null && Errors.isPassing(plain)) releaseLater(asking, new CompletableFuture<>());
+                    CompletableFuture<Boolean> later = new CompletableFuture<>();
+                    later.thenAccept(isAnswered -> over.complete(false));
+                    if (plain == null || !Errors.isPassing(plain)) later.complete(true);
+                    else releaseLater(() -> ended(end, isRaised, !isRaised), later);
                 })
                 .thenApply(why -> {
                     // Null says nothing once its time is over.
@@ -435,6 +456,23 @@ final class Held implements Hold {
                     loss = why;
                     throw lostException();
                 });
+    }
+
+    /**
+     * Lets the lease end then. A renewal that the server reads after this would undo it: a fence that is raised makes it
+     * void. If the answer is lost, the former fence may be void already.
+     */
+    private CompletableFuture<@Nullable Loss> ended(long end, boolean isRaised, boolean hasFence) {
+        Asking asking = at -> {
+            List<String> words = new ArrayList<>(List.of("PX", String.valueOf(Math.max(1, end - Times.tick()))));
+            if (hasFence) words.addAll(List.of("FENCE", String.valueOf(fences[at])));
+            if (isRaised) words.addAll(List.of("MINFENCE", String.valueOf(fences[at] + 1)));
+            return terms.about(at, "LOCK.EXTEND", holder.name, words.toArray(String[]::new));
+        };
+        return each(asking, words -> route.request(words, Times.ANSWER / 2, false))
+                .exceptionallyCompose(error -> isRaised && Errors.isAhead(error)
+                        ? ended(end, false, false)
+                        : CompletableFuture.failedFuture(error));
     }
 
     private void tellReleased() {
@@ -494,6 +532,7 @@ final class Held implements Hold {
                 if (error != null && Errors.isPassing(Errors.plain(error))) releaseLater(asking, new CompletableFuture<>());
                 result.completeExceptionally(lostException());
             });
+            engine.owe(result);
             return result;
         }
         settle(null);
@@ -516,6 +555,7 @@ final class Held implements Hold {
                 unreleased(Errors.plain(error), result);
             }
         });
+        engine.owe(result);
         return result;
     }
 
@@ -548,22 +588,14 @@ final class Held implements Hold {
         return route.request(words, Times.ANSWER, false);
     }
 
-    /** Until the lease is over. */
     private void releaseLater(Asking asking, CompletableFuture<Boolean> later) {
-        releaseLater(asking, Times.tick() + terms.lease() + Times.QUEUE, later);
+        releaseLater(() -> each(asking, this::again), later);
     }
 
-    private void releaseLater(Asking asking, long end, CompletableFuture<Boolean> later) {
-        if (Times.tick() > end || engine.isClosed) {
-            later.complete(false);
-            return;
-        }
-        engine.alarm.pause(Times.jittered(Times.PAUSE_MAX))
-                .thenCompose(none -> Engine.isAnswered(each(asking, this::again)))
-                .thenAccept(isAnswered -> {
-                    if (isAnswered) later.complete(true);
-                    else releaseLater(asking, end, later);
-                });
+    /** Until the lease is over. */
+    private void releaseLater(Supplier<CompletableFuture<?>> request, CompletableFuture<Boolean> later) {
+        engine.owe(later);
+        engine.repeat(request, Times.tick() + terms.lease() + Times.QUEUE, later);
     }
 
     private <T> T await(CompletableFuture<T> future) {

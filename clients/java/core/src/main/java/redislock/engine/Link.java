@@ -21,6 +21,7 @@ final class Link {
     final boolean isShared;
     private final Alarm alarm;
     private final CompletableFuture<Connection> opened = new CompletableFuture<>();
+    private final long begunAt = Times.tick();
     private final AtomicBoolean started = new AtomicBoolean();
     /** Requests under way. */
     private final AtomicInteger requests = new AtomicInteger();
@@ -95,6 +96,27 @@ final class Link {
         }
         watch(all, replies, millis);
         return told;
+    }
+
+    /** The same, where the time is for the answers alone. To be open it has that time too, and goes on for the next attempt. */
+    List<CompletableFuture<Object>> sendOnceOpen(List<byte[][]> all, long millis) {
+        if (opened.isDone()) return send(all, millis, false);
+        List<CompletableFuture<Object>> replies = new ArrayList<>(all.size());
+        for (int count = 0; count < all.size(); count += 1) replies.add(new CompletableFuture<>());
+        alarm.until(millis, opened.handle((connection, error) -> true)).thenAccept(isDone -> {
+            if (isDone != null) {
+                List<CompletableFuture<Object>> sent = send(all, millis, false);
+                for (int at = 0; at < all.size(); at += 1) Errors.pass(sent.get(at), replies.get(at));
+                return;
+            }
+            // One that takes so long hangs, perhaps: then another one is opened.
+            if (Times.tick() - begunAt >= Math.min(3 * millis, Times.ANSWER)) retire();
+            TimeoutException error = new TimeoutException("no connection within " + millis + " ms");
+            for (CompletableFuture<Object> reply : replies) {
+                reply.completeExceptionally(new Unreachable(String.valueOf(error.getMessage()), error));
+            }
+        });
+        return replies;
     }
 
     private void watch(List<byte[][]> all, List<CompletableFuture<Object>> replies, long millis) {

@@ -11,7 +11,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReadWriteLock;
 import java.util.function.Consumer;
@@ -134,9 +133,7 @@ final class Locks implements RedisLocks {
                 .handle((reply, error) -> {
                     if (error != null) {
                         Throwable plain = Errors.plain(error);
-                        // After a start the fences may be ahead of the clock for a while.
-                        boolean isAhead = String.valueOf(plain.getMessage()).contains("MINFENCE is more than");
-                        if (!isAhead || Times.tick() > end) {
+                        if (!Errors.isAhead(plain) || Times.tick() > end) {
                             return CompletableFuture.<Optional<Hold>>failedFuture(plain);
                         }
                         return engine.alarm
@@ -214,20 +211,9 @@ final class Locks implements RedisLocks {
     public void close() {
         if (engine.isClosed) return;
         engine.isClosed = true;
-        List<CompletableFuture<Object>> left = new ArrayList<>();
-        for (Wait wait : List.copyOf(engine.waits)) {
-            wait.close();
-            left.add(wait.gone);
-        }
+        for (Wait wait : List.copyOf(engine.waits)) wait.close();
         for (Held hold : engine.renewer.all()) hold.lose(Hold.Loss.CLOSED);
-        try {
-            // The places in the queue, while the server answers.
-            CompletableFuture.allOf(left.toArray(CompletableFuture<?>[]::new)).get(Times.CANCEL, TimeUnit.MILLISECONDS);
-        } catch (InterruptedException interrupted) {
-            Thread.currentThread().interrupt();
-        } catch (java.util.concurrent.ExecutionException | java.util.concurrent.TimeoutException late) {
-            // They end by themselves, as their process is away.
-        }
+        engine.settle();
         engine.notices.close();
         engine.wire.close();
         engine.alarm.end();

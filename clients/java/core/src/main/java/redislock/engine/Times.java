@@ -64,6 +64,11 @@ final class Times {
         return System.nanoTime() / 1_000_000;
     }
 
+    /** The time for the answer to a renewal, and as much for a new connection. Of a short lease a far server needs more. */
+    static long ofRenewal(long lease) {
+        return Math.max(lease / 6, Math.min(lease / 3, 5_000));
+    }
+
     static long jittered(long millis) {
         return millis * 3 / 4 + ThreadLocalRandom.current().nextLong(millis / 4 + 1);
     }

@@ -375,7 +375,7 @@ final class Wait {
         if (isOver.getAndSet(true)) {
             // It was given up meanwhile. What left the queue may have come to the server before this grant.
             hold.stop();
-            again(() -> undo(hold), 1, Times.PAUSE_MIN, Times.tick() + terms.lease());
+            engine.owe(again(() -> undo(hold), 1, Times.PAUSE_MIN, Times.tick() + terms.lease()));
             return;
         }
         engine.waits.remove(this);
@@ -407,6 +407,7 @@ final class Wait {
         if (isKnown) {
             left = leave();
             owner.leaveWith(terms.keys(), left);
+            engine.owe(left);
         } else {
             left = CompletableFuture.completedFuture(true);
             owner.leave(terms.keys(), true);
@@ -457,11 +458,10 @@ final class Wait {
     private CompletableFuture<Boolean> again(
             Supplier<CompletableFuture<Boolean>> request, int count, long pauseBefore, long limit) {
         if (count == 0) return CompletableFuture.completedFuture(true);
-        if (Times.tick() > limit || engine.isClosed) return CompletableFuture.completedFuture(false);
+        if (Times.tick() > limit || engine.isShut) return CompletableFuture.completedFuture(false);
         return request.get().thenCompose(isAnswered -> isAnswered
                 ? again(request, count - 1, pauseBefore, limit)
-                : engine.alarm
-                        .pause(pauseBefore)
+                : engine.rest(pauseBefore)
                         .thenCompose(none -> again(request, count, Math.min(2 * pauseBefore, Times.PAUSE_MAX), limit)));
     }
 

@@ -303,7 +303,7 @@ final class Wire {
         connections.merge(address == null ? "" : address, 1L, Long::sum);
         lock.lock();
         try {
-            idle.removeIf(link -> Objects.equals(link.address, address) && there.add(link));
+            idle.removeIf(link -> link.wasOpen() && Objects.equals(link.address, address) && there.add(link));
         } finally {
             lock.unlock();
         }

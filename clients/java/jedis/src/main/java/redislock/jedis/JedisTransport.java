@@ -9,6 +9,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
+import redis.clients.jedis.ClientSetInfoConfig;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -40,6 +41,8 @@ public final class JedisTransport implements Transport {
         this.config = DefaultJedisClientConfig.builder()
                 .from(config)
                 .protocol(RedisProtocol.RESP2)
+                // The name of the library would cost a round trip.
+                .clientSetInfoConfig(ClientSetInfoConfig.DISABLED)
                 .connectionTimeoutMillis(CONNECT_MS)
                 .socketTimeoutMillis(CONNECT_MS)
                 .blockingSocketTimeoutMillis(0)

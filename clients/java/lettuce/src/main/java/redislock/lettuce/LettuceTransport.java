@@ -1,6 +1,7 @@
 package redislock.lettuce;
 
 import io.lettuce.core.ClientOptions;
+import io.lettuce.core.MaintNotificationsConfig;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisURI;
@@ -47,13 +48,15 @@ public final class LettuceTransport implements Transport {
 
     private LettuceTransport(@Nullable ClientResources resources, SslOptions tls, List<RedisURI> uris) {
         if (uris.isEmpty()) throw new IllegalArgumentException("no URI");
-        this.uris = List.copyOf(uris);
+        this.uris = uris.stream().map(LettuceTransport::nameless).toList();
         client = resources == null ? RedisClient.create() : RedisClient.create(resources);
         client.setOptions(ClientOptions.builder()
                 .autoReconnect(false)
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 .protocolVersion(ProtocolVersion.RESP2)
                 .sslOptions(tls)
+                // These cost a round trip, and are for connections that come back.
+                .maintNotificationsConfig(MaintNotificationsConfig.disabled())
                 .socketOptions(SocketOptions.builder().connectTimeout(CONNECT).build())
                 .build());
     }
@@ -95,12 +98,22 @@ public final class LettuceTransport implements Transport {
         return new LettuceTransport(resources, Objects.requireNonNull(tls, "tls"), List.of(uris));
     }
 
+    /** The same without the name of the library, which would cost a round trip. A copy would have no Sentinels. */
+    private static RedisURI nameless(RedisURI uri) {
+        if (!uri.getSentinels().isEmpty()) return uri;
+        RedisURI copy = RedisURI.builder(uri).build();
+        copy.setLibraryName("");
+        copy.setLibraryVersion("");
+        return copy;
+    }
+
     private RedisURI uri(@Nullable String address) {
         // Of several nodes of a cluster each in turn: one of them is alive.
         RedisURI uri = uris.get(Math.floorMod(next.getAndIncrement(), uris.size()));
         if (address == null) return uri;
         int colon = address.lastIndexOf(':');
-        RedisURI node = RedisURI.create(address.substring(0, colon), Integer.parseInt(address.substring(colon + 1)));
+        RedisURI node = nameless(
+                RedisURI.create(address.substring(0, colon), Integer.parseInt(address.substring(colon + 1))));
         node.setCredentialsProvider(uri.getCredentialsProvider());
         node.setSsl(uri.isSsl());
         node.setVerifyPeer(uri.getVerifyMode());

@@ -10,9 +10,13 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import redislock.spi.Threads;
 
 /** A wire to a server that is far away: what it says arrives late, or not at all. */
@@ -21,9 +25,15 @@ final class LateWire implements AutoCloseable {
     private final ScheduledThreadPoolExecutor later = new ScheduledThreadPoolExecutor(1, Threads.daemons("late"));
     private final List<Socket> sockets = new CopyOnWriteArrayList<>();
     private final int server;
-    private final long millis;
+    private volatile long millis;
     private volatile boolean isSilent;
     private volatile String lost;
+    private volatile boolean isLostOnce;
+    /** What is in the next request that stays in the wire, until it is let through. */
+    private final AtomicReference<String> kept = new AtomicReference<>();
+
+    private final CompletableFuture<Boolean> through = new CompletableFuture<>();
+    private final Map<String, String> swapped = new ConcurrentHashMap<>();
 
     /** {@code millis}: so late. */
     LateWire(int server, long millis) throws IOException {
@@ -57,7 +67,7 @@ final class LateWire implements AutoCloseable {
             for (int length = in.read(bytes); length >= 0; length = in.read(bytes)) {
                 byte[] part = Arrays.copyOf(bytes, length);
                 if (to == near) later.schedule(() -> write(out, part), millis, TimeUnit.MILLISECONDS);
-                else out.write(part);
+                else ask(out, part);
             }
         } catch (IOException closed) {
             // So is the other one, then.
@@ -66,11 +76,20 @@ final class LateWire implements AutoCloseable {
         }
     }
 
+    private void ask(OutputStream out, byte[] part) throws IOException {
+        String text = new String(part, ISO_8859_1);
+        String word = kept.get();
+        if (word != null && text.contains(word) && kept.compareAndSet(word, null)) through.join();
+        for (Map.Entry<String, String> each : swapped.entrySet()) text = text.replace(each.getKey(), each.getValue());
+        out.write(text.getBytes(ISO_8859_1));
+    }
+
     private void write(OutputStream out, byte[] part) {
         try {
             String word = lost;
             boolean isLost = isSilent || word != null && new String(part, ISO_8859_1).contains(word);
             if (!isLost) out.write(part);
+            else if (isLostOnce) lost = null;
         } catch (IOException closed) {
             // Nobody reads it any more.
         }
@@ -84,6 +103,42 @@ final class LateWire implements AutoCloseable {
     /** Loses what the server says with this word in it. */
     void lose(String word) {
         lost = word;
+    }
+
+    /** The same, once. */
+    void loseOnce(String word) {
+        isLostOnce = true;
+        lost = word;
+    }
+
+    /** True if nothing is to be lost any more. */
+    boolean hasLost() {
+        return lost == null;
+    }
+
+    /** From now on what the server says is so late. */
+    void delay(long millis) {
+        this.millis = millis;
+    }
+
+    /** Keeps the next request with this word in it, and what comes after it on its connection. */
+    void keep(String word) {
+        kept.set(word);
+    }
+
+    /** True if it has come. */
+    boolean hasKept() {
+        return kept.get() == null;
+    }
+
+    /** Lets it through, late. */
+    void letThrough() {
+        through.complete(true);
+    }
+
+    /** Writes the one instead of the other in requests: of the same length. */
+    void swap(String from, String to) {
+        swapped.put(from, to);
     }
 
     /** Ends all connections. */
@@ -105,6 +160,7 @@ final class LateWire implements AutoCloseable {
     @Override
     public void close() throws IOException {
         entry.close();
+        letThrough();
         cut();
         later.shutdownNow();
     }

@@ -162,6 +162,49 @@ class UnansweredTest {
         }
     }
 
+    @Test
+    void locks_that_are_closed_give_back_what_the_server_has_not_confirmed() throws Exception {
+        boolean isGivenBack = false;
+        // On a machine that is late the second for it may not do: then it is played again.
+        for (int tries = 0; tries < 10 && !isGivenBack; tries += 1) {
+            try (FakeServer fake = new FakeServer()) {
+                RedisLocks locks = RedisLocks.builder(fake.transport()).lease(LEASE).build();
+                Hold released = locks.exclusive("released").acquire();
+                Hold ending = locks.exclusive("ending").acquire();
+                fake.down(true);
+                released.close();
+                assertThrows(LockUnavailableException.class, () -> ending.releaseAfter(Duration.ofMillis(1)));
+                fake.down(false);
+                locks.close();
+                fake.advance(Duration.ofSeconds(1));
+                isGivenBack = fake.ask("LOCK.INFO", "released") == null && fake.ask("LOCK.INFO", "ending") == null;
+            }
+        }
+        assertTrue(isGivenBack);
+    }
+
+    @Test
+    void locks_that_are_closed_wait_a_while_for_a_release_that_is_under_way() throws Exception {
+        boolean isConfirmed = false;
+        for (int tries = 0; tries < 10 && !isConfirmed; tries += 1) {
+            try (Server server = new Server();
+                    LateWire wire = new LateWire(server.port(), 0)) {
+                RedisLocks locks = Server.builder(Library.LETTUCE, wire.url()).lease(LEASE).build();
+                Hold other = locks.exclusive("other").acquire();
+                Hold hold = locks.exclusive("k").acquire();
+                wire.keep("LOCK.RELEASE");
+                CompletableFuture<Void> release = hold.releaseAsync();
+                Server.await("the release", wire::hasKept);
+                CompletableFuture<Void> closed = CompletableFuture.runAsync(locks::close);
+                Server.await("the end of the locks", () -> !other.isValid());
+                wire.letThrough();
+                closed.get(300, TimeUnit.SECONDS);
+                isConfirmed = release.handle((none, error) -> error == null).get(300, TimeUnit.SECONDS);
+            }
+        }
+        assertTrue(isConfirmed);
+    }
+
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void locks_that_are_closed_as_a_wait_ends_stop_no_thread(Library library) throws Exception {
