@@ -100,6 +100,24 @@ fn many_locks_at_a_far_server_are_kept() {
     wait_for("all to be released", || conn.info_number("lock", "lock_leases") == 0);
 }
 
+#[test]
+fn a_lock_outlives_its_connection_where_a_round_trip_takes_a_fifth_of_the_lease() {
+    let server = Server::new();
+    let lease = SHORT * 3;
+    let far = far::wire_to(server.port(), lease / 10);
+    let client = Client::open(("127.0.0.1", far)).unwrap();
+    let guard = client.key("k").lease(lease).lock().unwrap();
+    let mut conn = server.connect();
+    let before = conn.info_number("lock", "lock_extended");
+    // The renewal has come, and its answer is on its way.
+    wait_for("a renewal", || conn.info_number("lock", "lock_extended") > before || guard.is_lost());
+    conn.int(&["CLIENT", "KILL", "TYPE", "normal"]);
+    // It is repeated, and is due again.
+    wait_for("more renewals", || conn.info_number("lock", "lock_extended") > before + 2 || guard.is_lost());
+    assert!(!guard.is_lost());
+    guard.release().unwrap();
+}
+
 /// Connections, until the server takes no more.
 fn fill(server: &Server) -> Vec<redis_lock_client::redis::Connection> {
     let client = redis_lock_client::redis::Client::open(("127.0.0.1", server.port())).unwrap();
