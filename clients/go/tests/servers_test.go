@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,13 +53,20 @@ func modulePath(t testing.TB) string {
 	return file
 }
 
+var lastPort atomic.Uint32
+
+// freePort is below the ports that kernels give to connections: any process may get those before a server listens.
 func freePort(t testing.TB) int {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 10_000 {
+		port := 10_000 + (uint32(os.Getpid())*61+lastPort.Add(1))%10_000
+		listener, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
+		if err == nil {
+			listener.Close()
+			return int(port)
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 // serve starts a server of its own, in an empty folder, and ends it with the test.
