@@ -163,7 +163,7 @@ class Hold(Question):
         self.in_block = False  # a block of its thread or task holds it
         self.renewing = False  # a renewal is on its way
         self.unanswered = False  # the server may read a request yet that was given up
-        self.raised = False  # its fence may be higher than it knows
+        self.raises = 0  # requests to raise its fence
         self.refuses_own = True  # a wait for what its own thread or task holds
         self.pauses = pauses()
         self.failure: Exception | None = None  # why the last renewal failed
@@ -583,8 +583,8 @@ class Hold(Question):
             raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name) from self.failure
 
     def releasing(self) -> list[Words]:
-        """The release of what it has, whatever its fence is."""
-        return self.spec.leave(self.owner.name) if self.raised else self.spec.release(self.owner.name, self.fences)
+        """The release of what it has."""
+        return self.spec.release(self.owner.name, self.fences)
 
     async def was_held_until_now(self) -> bool:
         """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
@@ -624,7 +624,7 @@ class Hold(Question):
         while self.renewing and now() < until:  # else it would undo this
             await self.kind.sleep(10 * TICK)
         try:
-            self.lost = lost or not (await self.ends_at(end) or now() >= end)
+            self.lost = lost or not (await self.ends_at(end, detached=detached) or now() >= end)
         except BaseException:
             self.owe(self.releasing if detached else lambda: [self.ending(end)])
             raise
@@ -635,27 +635,26 @@ class Hold(Question):
             self.tell("lost", "was lost before it was let go")
             raise LockLost(f"{self.spec.title} was lost before it was let go", self.spec.name) from self.failure
 
-    def ending(self, end: float) -> list[Any]:
+    def ending(self, end: float, *, detached: bool = False) -> list[Any]:
         """The request to let the lease end then."""
         extend = self.spec.extend(self.owner.name, self.fences, end - now())
-        if self.spec.several or not (self.unanswered or self.renewing):
+        # What the server reads after this, be it a renewal or this request itself, would undo it. A higher fence makes
+        # it void, but for several keys. Who takes a lock over raises its fence anyhow.
+        if self.spec.several or detached or not (self.unanswered or self.renewing):
             return extend
-        # A renewal that the server reads after this would undo it: a higher fence makes it void, but for several
-        # keys. If the reply is lost, the former fence may be void already.
-        is_first, self.raised = not self.raised, True
-        return [*(extend if is_first else extend[:-2]), "MINFENCE", self.fences[0] + 1]
+        self.raises += 1
+        return [*extend, "MINFENCE", self.fences[0] + 1]
 
-    async def ends_at(self, end: float) -> bool:
+    async def ends_at(self, end: float, *, detached: bool) -> bool:
         """Lets the lease end then. False if it is not held."""
         try:
-            [reply], _ = await self.ask_twice([lambda: self.ending(end)])
+            [reply], _ = await self.ask_twice([lambda: self.ending(end, detached=detached)])
         except errors.ResponseError as error:
             if not is_ahead(error):
                 raise
             [reply], _ = await self.ask_twice([self.spec.extend(self.owner.name, self.fences, end - now())])
-        if self.raised and reply is not None:
-            self.fences = (reply,)
-        return self.confirms(reply)
+        # If the fence was raised without an answer, null says that it was.
+        return self.raises > 1 or self.confirms(reply) or (self.raises == 1 and reply is not None)
 
     async def set_note(self, note: str) -> None:
         if self.spec.several:

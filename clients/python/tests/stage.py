@@ -130,6 +130,7 @@ class Proxy:
         self.open.set()
         self.hold_next = None  # keeps the next of these commands, and what comes over its connection, until `held`
         self.held = threading.Event()
+        self.mute_next = None  # the server has the next of these commands, and its connection dies without a word
         self.writers = []
         self.deaf = set()
         self.loop = asyncio.new_event_loop()
@@ -166,6 +167,10 @@ class Proxy:
                 if inward and self.hold_next is not None and self.hold_next in data:
                     self.hold_next = None
                     await is_set(self.held)
+                if inward and self.mute_next is not None and self.mute_next in data:
+                    self.mute_next = None
+                    writer.write(data)
+                    self.deaf.add(pair)
                 await is_set(self.open)
                 if pair not in self.deaf:
                     self.loop.call_later(self.delay, self.write, pair, writer, data)

@@ -593,6 +593,30 @@ class NetworkTest(OnServer):
                     self.assert_ends_in(600)
                     self.assertEqual(later.owner, lock.owner)
 
+    def test_an_end_that_is_read_late_changes_no_later_hold_of_its_owner(self):
+        for is_late in (False, True):  # a renewal, too
+            wire = self.proxy()
+            with Lock(self.client, self.other) as outer:
+                lock = Lock(self.through(wire), self.key, lease=12.0, within=outer)
+                lock.acquire()
+                lock._hold.unanswered = is_late
+                wire.hold_next = b"LOCK.EXTEND"
+                lock.release_after(60)
+                self.assertIsNone(wire.hold_next)
+                with Lock(self.client, self.key, lease=600.0, within=outer) as later:
+                    self.read_late(wire)
+                    self.assert_ends_in(600)
+                    self.assertEqual(later.owner, lock.owner)
+
+    def test_an_end_whose_answer_is_lost_is_no_loss(self):
+        wire = self.proxy()
+        lock = Lock(self.through(wire), self.key, lease=12.0)
+        lock.acquire()
+        lock._hold.unanswered = True  # a renewal may be read late
+        wire.mute_next = b"MINFENCE"
+        lock.release_after(600)
+        self.assert_ends_in(600)
+
     def taken_over(self, lock, _):
         return Lock.from_token(self.client, lock.detach(), lease=600.0)
 
