@@ -434,9 +434,8 @@ export class Lock {
     const { terms } = this.#hold;
     if (!terms.isTransferable) throw new LockMisuse('several keys, shares, and what has a max cannot be handed over');
     await this.#letGo(terms.lease, true);
-    const [fence] = this.#hold.fences as [number];
-    const { lease, mode } = terms;
-    return { key: terms.keys[0] as string, owner: this.owner, fence, lease, shared: mode === 'READ' };
+    const { owner, fence } = this;
+    return { key: terms.keys[0] as string, owner, fence, lease: terms.lease, shared: terms.mode === 'READ' };
   }
 
   /** Asks the server whether the lock is held now, in the mode and under the fences that were taken. */

@@ -18,8 +18,15 @@ import type { Figures } from './figures.ts';
 import type { AllNotices } from './notices.ts';
 import type { Owner } from './owner.ts';
 import type { Renewer } from './renewer.ts';
-import { numberOf, type Terms } from './terms.ts';
+import type { Terms } from './terms.ts';
 import { ANSWER_MS, CLOCK_STEP_MS, jittered, nap, PAUSE_MAX_MS, QUEUE_MS, READ_ON_MS, type Time } from './times.ts';
+
+/** How an end is set. Who takes a lock over raises its fence anyhow. */
+interface Ending {
+  isQuiet: boolean;
+  isLate: boolean;
+  isHandedOver: boolean;
+}
 
 /** What the locks of one Locks share. */
 export interface Engine {
@@ -44,8 +51,7 @@ interface Grant {
 export class Hold {
   readonly holder: Owner;
   readonly terms: Terms;
-  /** They may rise when it is let go. */
-  fences: readonly number[];
+  readonly fences: readonly number[];
   readonly #engine: Engine;
   readonly #line: Line;
   #control: AbortController | undefined;
@@ -61,7 +67,7 @@ export class Hold {
   #isRenewing = false;
   /** Requests that set an end, and that the server may read yet: it has not answered them. */
   #unanswered = 0;
-  /** Keys of which the fence may be higher than known. */
+  /** Keys whose fence is to rise, though no answer says that it has. */
   #raised: Set<string> | undefined;
   /** What the application has, until the first renewal. A weak reference for each short lock would cost too much. */
   face: object | undefined;
@@ -254,10 +260,9 @@ export class Hold {
   }
 
   #sendRelease(limit: number, isQuiet = false): Promise<unknown[]> {
-    return this.#each((key, fence) => {
-      const own = this.#raised?.has(key) ? [] : ['FENCE', String(fence)];
-      return this.#line.request(['LOCK.RELEASE', key, this.holder.name, 'ALL', ...own], limit, { isQuiet });
-    });
+    return this.#each((key, fence) =>
+      this.#line.request(['LOCK.RELEASE', key, this.holder.name, 'ALL', 'FENCE', String(fence)], limit, { isQuiet }),
+    );
   }
 
   /** Gives it back. Without an answer that goes on in the background, until the lease is over. */
@@ -299,26 +304,28 @@ export class Hold {
   }
 
   /**
-   * Lets the lease of a key end then. What the server reads later would undo that: a higher fence makes it void. Once that
-   * one was asked for, the former fence may be void.
+   * Lets the lease of a key end then. What the server reads later, be it a renewal or this request, would undo that: a
+   * higher fence makes it void. Null after a request without an answer says that the server has read that one.
    */
-  async #endAt(end: number, key: string, fence: number, how: { isQuiet: boolean; isLate: boolean }): Promise<unknown> {
+  async #endAt(end: number, key: string, fence: number, how: Ending): Promise<unknown> {
     let { isLate } = how;
     const send = (mayRaise: boolean) => {
+      let wasRaised = false;
       const words = () => {
-        const own = this.#raised?.has(key) ? [] : ['FENCE', fence];
+        wasRaised = this.#raised?.has(key) === true;
         const least = mayRaise && isLate ? ['MINFENCE', fence + 1] : [];
         if (least.length > 0) this.#raised = (this.#raised ?? new Set()).add(key);
         // When it is sent again, it had no answer itself.
         isLate = true;
-        return this.#extension(key, end - this.#time.clock(), ...own, ...least);
+        return this.#extension(key, end - this.#time.clock(), 'FENCE', fence, ...least);
       };
-      return this.#counted(this.#line.ask(words, ANSWER_MS, how));
+      return this.#counted(this.#line.ask(words, ANSWER_MS, how)).then((reply) => (wasRaised ? fence : reply));
     };
     try {
-      return await send(true);
+      return await send(!how.isHandedOver);
     } catch (error) {
       if (!isAhead(error)) throw error;
+      this.#raised?.delete(key);
       return await send(false);
     }
   }
@@ -331,7 +338,7 @@ export class Hold {
     this.end();
     const end = this.#time.clock() + ms;
     const send = (isQuiet = false) => {
-      const how = { isQuiet, isLate: this.#unanswered > 0 };
+      const how = { isQuiet, isLate: this.#unanswered > 0, isHandedOver: detached };
       return this.#each((key, fence) => this.#endAt(end, key, fence, how));
     };
     const again = (error: Error) => (isPassing(error) ? send() : Promise.reject(error));
@@ -347,7 +354,6 @@ export class Hold {
     this.#count('held');
     if (replies instanceof Error)
       return this.#failed(replies, detached ? () => this.#sendRelease(ANSWER_MS, true) : () => send(true), detached);
-    if (!isNull) this.fences = replies.map(numberOf);
     this.holder.leave(this.terms.keys, true);
   }
 
