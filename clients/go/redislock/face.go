@@ -510,8 +510,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 func (h *Hold) UnlockAfter(d time.Duration) error {
 	defer runtime.KeepAlive(h)
 	h.cleanup.Stop()
-	_, err := h.held.lapse(context.Background(), d, false)
-	return err
+	return h.held.lapse(context.Background(), d, false)
 }
 
 // Detach renews the lock no more, and returns what another process adopts it by, within its lease. Several keys and
@@ -523,9 +522,8 @@ func (h *Hold) Detach(ctx context.Context) (HoldToken, error) {
 		return HoldToken{}, &Error{h.Key(), invalid("several keys and shares cannot be handed over")}
 	}
 	h.cleanup.Stop()
-	fence, err := h.held.lapse(ctx, t.lease, true)
-	if err != nil {
+	if err := h.held.lapse(ctx, t.lease, true); err != nil {
 		return HoldToken{}, err
 	}
-	return HoldToken{Key: t.key(), Owner: h.Owner(), Fence: fence, Lease: t.lease, Read: t.read}, nil
+	return HoldToken{Key: t.key(), Owner: h.Owner(), Fence: h.Fence(), Lease: t.lease, Read: t.read}, nil
 }

@@ -31,7 +31,6 @@ type held struct {
 	renewing  bool
 	isOver    bool      // the renewer has seen its end
 	open      int       // requests that set an end and had no answer: the server may read them yet
-	raised    bool      // the server may have higher fences
 	releasing bool      // Unlock was called
 	fresh     bool      // the next renewal needs a new connection
 	freed     sync.Once // its owner may ask for the keys again
@@ -308,7 +307,7 @@ func (h *held) release(ctx context.Context) error {
 	} else {
 		defer context.AfterFunc(ctx, cancel)()
 	}
-	missing, repeated, err := h.ask(sends, deadline, h.releasings())
+	missing, repeated, err := h.ask(sends, deadline, h.each("LOCK.RELEASE", "ALL"))
 	// Null to a release that was repeated is the success of the first.
 	if missing && !repeated {
 		h.lose(errors.New("the server says so"))
@@ -331,18 +330,8 @@ func (h *held) release(ctx context.Context) error {
 	return nil
 }
 
-// releasings give back what it has, whatever its fence is.
-func (h *held) releasings() []Request {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.raised {
-		return []Request{h.terms.leave(h.owner.name)}
-	}
-	return h.each("LOCK.RELEASE", "ALL")
-}
-
 func (h *held) giveBack() error {
-	_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.releasings())
+	_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.each("LOCK.RELEASE", "ALL"))
 	return err
 }
 
@@ -414,21 +403,29 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, leaves the lock to its lease, and returns its fence. Without an answer it is repeated, or
-// the lock that cannot be detached is given back.
-func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) (fence int64, err error) {
+// lapse stops the renewal, and leaves the lock to its lease. Without an answer it is repeated, or the lock that cannot be
+// detached is given back.
+func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
 	if err := h.check(); err != nil {
-		return 0, err
+		return err
 	}
 	ends := h.engine.now() + after
 	h.engine.renewer.remove(h)
 	if !h.end(ErrReleased) {
-		return 0, h.check()
+		return h.check()
 	}
 	defer h.engine.renewer.owe()()
-	fence, missing, err := h.endAt(ctx, ends)
+	raised := make([]bool, len(h.fences))
+	endAll := func(ctx context.Context) (missing bool, err error) {
+		deadline := time.Now().Add(answerTime)
+		return h.all(len(h.fences), func(at int) Reply {
+			// Who adopts it raises the fence.
+			return h.endOne(ctx, deadline, at, ends, !isDetached, &raised[at])
+		})
+	}
+	missing, err := endAll(ctx)
 	open, send := err, func() error {
-		_, _, err := h.endAt(context.Background(), ends)
+		_, err := endAll(context.Background())
 		return err
 	}
 	if isDetached && err != nil {
@@ -441,61 +438,44 @@ func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) 
 	switch {
 	case err != nil:
 		h.engine.tell("release", h.terms.key(), err)
-		return 0, &Error{h.terms.key(), explained(err)}
+		return &Error{h.terms.key(), explained(err)}
 	case missing && h.engine.now() < ends:
 		// Null says nothing once its time is over.
-		return 0, &Error{h.terms.key(), ErrLost}
+		return &Error{h.terms.key(), ErrLost}
 	}
 	h.engine.over("release")
-	return fence, nil
+	return nil
 }
 
-// endAt lets the leases end then. What the server reads later would undo that: higher fences make it void. Once these
-// were asked for, the former ones may be void.
-func (h *held) endAt(ctx context.Context, ends time.Duration) (fence int64, missing bool, err error) {
-	deadline := time.Now().Add(answerTime)
-	h.mu.Lock()
-	raises, isKnown := h.renewing || h.open > 0, !h.raised
-	h.raised = h.raised || raises
-	h.mu.Unlock()
-	missing, err = h.all(len(h.fences), func(at int) Reply {
-		reply := h.endOne(ctx, deadline, at, ends, isKnown, raises)
-		if value, ok := reply.Value.(int64); ok && at == 0 {
-			fence = value
-		}
-		return reply
-	})
-	if !isAnswer(err) {
-		h.count(1)
-	}
-	return fence, missing, err
-}
-
-// endOne is the same for one key. isKnown is true if it has the fence that was granted.
+// endOne lets the lease of one key end then. What the server reads later would undo that: all of it names the fence that
+// was granted, and a higher one makes it void. raised is true if a request for that may have been read without an answer.
 func (h *held) endOne(
-	ctx context.Context, deadline time.Time, at int, ends time.Duration, isKnown, raises bool,
+	ctx context.Context, deadline time.Time, at int, ends time.Duration, mayRaise bool, raised *bool,
 ) Reply {
-	for mayRaise := true; ; {
+	for {
+		h.mu.Lock()
+		raises := mayRaise && (h.renewing || h.open > 0)
+		h.mu.Unlock()
 		left := max(ends-h.engine.now(), time.Millisecond)
 		words := Request{"LOCK.EXTEND", h.terms.keys[at], h.owner.name, "PX", millis(left)}
-		if isKnown {
-			words = append(words, "FENCE", strconv.FormatInt(h.fences[at], 10))
-		}
-		if raises && mayRaise {
+		words = append(words, "FENCE", strconv.FormatInt(h.fences[at], 10))
+		if raises {
 			words = append(words, "MINFENCE", strconv.FormatInt(h.fences[at]+1, 10))
 		}
-		reply, repeated, _ := h.engine.ask(ctx, deadline, h.terms.keys[at], words)
+		reply, repeated, unsent := h.engine.ask(ctx, deadline, h.terms.keys[at], words)
+		if repeated || !isAnswer(reply.Err) && !unsent {
+			h.count(1)
+			*raised = *raised || raises
+		}
 		var failure *ServerError
 		switch {
-		case mayRaise && errors.As(reply.Err, &failure) && failure.isAhead():
-			// The clock of the fences lags, as right after a start.
-			mayRaise, isKnown = false, isKnown && !repeated
-		case mayRaise && repeated && reply.Err == nil && (!raises || isKnown && reply.Value == nil):
-			// The server may read the first of them late, or it has raised the fence.
-			h.mu.Lock()
-			h.raised = true
-			h.mu.Unlock()
-			raises, isKnown = true, isKnown && !raises
+		case raises && errors.As(reply.Err, &failure) && failure.isAhead():
+			mayRaise = false // the clock of the fences lags, as right after a start
+		case mayRaise && !raises && repeated && reply.Err == nil && reply.Value != nil:
+			// The server may read the first of them late.
+		case *raised && reply.Err == nil && reply.Value == nil:
+			// That one was read, and the end is as it says.
+			return Reply{Value: h.fences[at]}
 		default:
 			return reply
 		}

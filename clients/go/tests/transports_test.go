@@ -2,6 +2,7 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -216,6 +217,7 @@ type proxy struct {
 	change   func(request []byte) []byte
 	hangs    bool
 	isDeaf   bool
+	stalls   int // the next requests for a lease die with their connections, until they thaw
 	ended    bool
 	going    *sync.Cond
 	dialled  atomic.Int64
@@ -283,18 +285,22 @@ func (p *proxy) pass(from, to net.Conn, areReplies bool) {
 	defer p.all.Done()
 	defer to.Close()
 	defer from.Close()
-	bytes := make([]byte, 64<<10)
+	data := make([]byte, 64<<10)
 	for {
-		size, err := from.Read(bytes)
+		size, err := from.Read(data)
 		if err != nil {
 			break
 		}
 		p.mu.Lock()
+		if p.stalls > 0 && !areReplies && bytes.Contains(data[:size], []byte("LOCK.EXTEND")) {
+			p.stalls--
+			p.conns[from] = true
+		}
 		isLate := !areReplies && (p.hangs || p.conns[from])
 		for !p.ended && (p.hangs || p.conns[from]) {
 			p.going.Wait()
 		}
-		delay, isLost, passed := p.delay, p.isDeaf && areReplies, bytes[:size]
+		delay, isLost, passed := p.delay, p.isDeaf && areReplies, data[:size]
 		if p.change != nil && !areReplies {
 			passed = p.change(passed)
 		}
@@ -344,6 +350,13 @@ func (p *proxy) freeze() {
 	for conn := range p.conns {
 		p.conns[conn] = true
 	}
+}
+
+// stall lets that many connections die without a word, each when a request for a lease comes over it.
+func (p *proxy) stall(requests int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalls = requests
 }
 
 // thaw lets arrive what was sent on them meanwhile.
