@@ -11,7 +11,7 @@ import java.util.concurrent.locks.Lock;
  * neither. It is re-entrant if both are.
  *
  * <p>The old one may have a lease that nobody renews. So it is held for a limited time without the next one: then it is
- * given back, and both are asked for again.
+ * given back, and both are asked for again. It may have ended by then: that is no error.
  */
 public final class BothLocks implements Lock {
     private final Lock old;
@@ -28,6 +28,7 @@ public final class BothLocks implements Lock {
     public BothLocks(Lock old, Lock next, Duration wait) {
         this.old = Objects.requireNonNull(old, "old");
         this.next = Objects.requireNonNull(next, "next");
+        if (wait.isNegative() || wait.isZero()) throw new IllegalArgumentException("wait must be above 0: " + wait);
         this.wait = wait.toNanos();
     }
 
@@ -36,7 +37,13 @@ public final class BothLocks implements Lock {
         try {
             isTaken = next.tryLock(Math.min(most, wait), TimeUnit.NANOSECONDS);
         } finally {
-            if (!isTaken) old.unlock();
+            if (!isTaken) {
+                try {
+                    old.unlock();
+                } catch (RuntimeException ended) {
+                    // Its lease is over: it is not held, as it is to be.
+                }
+            }
         }
         return isTaken;
     }

@@ -11,6 +11,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
@@ -37,8 +38,8 @@ final class Held implements Hold {
     int at = -1;
     private volatile boolean isRenewing;
     private boolean hasFailed;
-    /** True if a renewal had no answer: the server may read it yet. */
-    private volatile boolean isUnread;
+    /** How many renewals had no answer: the server may read them yet. */
+    private final AtomicInteger unread = new AtomicInteger();
     /** Nothing is renewed or judged any more: it is lost, or the release has begun. */
     private volatile boolean isOver;
 
@@ -113,7 +114,7 @@ final class Held implements Hold {
 
     /** True if the server may read a renewal yet. */
     private boolean mayBeRead() {
-        return isRenewing || isUnread;
+        return unread.get() > 0;
     }
 
     @Override
@@ -271,8 +272,9 @@ final class Held implements Hold {
                 at, "LOCK.EXTEND", holder.name, "PX", String.valueOf(lease), "FENCE", String.valueOf(fences[at]));
         Sending sending = words ->
                 batch == null ? route.request(words, millis, false) : route.request(words, millis, batch);
+        unread.incrementAndGet();
         return each(asking, sending).whenComplete((why, error) -> {
-            if (error != null) isUnread = true;
+            if (error == null) unread.decrementAndGet();
         }).thenApply(why -> {
             if (why != null) return why;
             lock.lock();
@@ -431,16 +433,15 @@ final class Held implements Hold {
             throw new IllegalStateException(terms + " was given back");
         }
         settle(null);
-        // A repeated request may name no fence: until it is answered, its owner takes no other hold of the keys.
+        // Until it is answered, its owner takes no other hold of the keys.
         CompletableFuture<Boolean> over = new CompletableFuture<>();
         holder.leaveWith(terms.keys(), over);
         engine.owe(over);
-        long end = Times.tick() + millis;
-        boolean isRaised = mayBeRead();
+        Ending ending = new Ending(Times.tick() + millis);
         tellReleased();
-        return ended(end, isRaised, true)
+        return ending.ask()
                 .exceptionallyCompose(error -> Errors.plain(error) instanceof Unreachable
-                        ? ended(end, isRaised, !isRaised)
+                        ? ending.ask()
                         : CompletableFuture.failedFuture(error))
                 .whenComplete((why, error) -> {
                     Throwable plain = error == null ? null : Errors.plain(error);
@@ -448,31 +449,62 @@ final class Held implements Hold {
                     CompletableFuture<Boolean> later = new CompletableFuture<>();
                     later.thenAccept(isAnswered -> over.complete(false));
                     if (plain == null || !Errors.isPassing(plain)) later.complete(true);
-                    else releaseLater(() -> ended(end, isRaised, !isRaised), later);
+                    else releaseLater(() -> ending.ask(), later);
                 })
                 .thenApply(why -> {
                     // Null says nothing once its time is over.
-                    if (why == null || Times.tick() >= end) return null;
+                    if (why == null || Times.tick() >= ending.end) return null;
                     loss = why;
                     throw lostException();
                 });
     }
 
     /**
-     * Lets the lease end then. A renewal that the server reads after this would undo it: a fence that is raised makes it
-     * void. If the answer is lost, the former fence may be void already.
+     * The end of the lease, as the application set it. What the server reads after it would undo it: a fence that is
+     * raised makes that void, as each request names the fence of this hold. Its attempts follow each other.
      */
-    private CompletableFuture<@Nullable Loss> ended(long end, boolean isRaised, boolean hasFence) {
-        Asking asking = at -> {
-            List<String> words = new ArrayList<>(List.of("PX", String.valueOf(Math.max(1, end - Times.tick()))));
-            if (hasFence) words.addAll(List.of("FENCE", String.valueOf(fences[at])));
-            if (isRaised) words.addAll(List.of("MINFENCE", String.valueOf(fences[at] + 1)));
-            return terms.about(at, "LOCK.EXTEND", holder.name, words.toArray(String[]::new));
-        };
-        return each(asking, words -> route.request(words, Times.ANSWER / 2, false))
-                .exceptionallyCompose(error -> isRaised && Errors.isAhead(error)
-                        ? ended(end, false, false)
-                        : CompletableFuture.failedFuture(error));
+    private final class Ending {
+        private final long end;
+        /** True if an attempt had no answer, and if one of these raised the fence. */
+        private volatile boolean isUnanswered;
+
+        private volatile boolean hasRaised;
+        /** What an answer said before the fence was raised. */
+        private volatile @Nullable Loss found;
+
+        Ending(long end) {
+            this.end = end;
+        }
+
+        CompletableFuture<@Nullable Loss> ask() {
+            return ask(isUnanswered || mayBeRead());
+        }
+
+        private CompletableFuture<@Nullable Loss> ask(boolean raises) {
+            boolean wasRaised = hasRaised;
+            Asking asking = at -> {
+                List<String> words = new ArrayList<>(List.of(
+                        "PX", String.valueOf(Math.max(1, end - Times.tick())), "FENCE", String.valueOf(fences[at])));
+                if (raises) words.addAll(List.of("MINFENCE", String.valueOf(fences[at] + 1)));
+                return terms.about(at, "LOCK.EXTEND", holder.name, words.toArray(String[]::new));
+            };
+            Sending sending = words -> route.request(words, Times.ANSWER / 2, false).thenApply(reply -> {
+                // Once the fence is raised, null says that the end is as asked.
+                if (reply == null && !wasRaised) found = Loss.TAKEN_AWAY;
+                return reply;
+            });
+            return each(asking, sending)
+                    .thenApply(why -> why == Loss.TAKEN_AWAY ? found : why)
+                    .exceptionallyCompose(error -> {
+                        boolean isAhead = raises && Errors.isAhead(error);
+                        // Of several keys another one may be raised.
+                        if (!isAhead || terms.keys().size() > 1) {
+                            isUnanswered = true;
+                            hasRaised |= raises;
+                        }
+                        return isAhead ? ask(false) : CompletableFuture.failedFuture(error);
+                    });
+        }
     }
 
     private void tellReleased() {

@@ -82,6 +82,42 @@ class LateRenewalTest {
         }
     }
 
+    private static Duration left(RedisLocks locks) {
+        return locks.info("k").orElseThrow().holders().get(0).lease();
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void the_first_request_for_the_end_is_read_late(Library library) throws Exception {
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0);
+                RedisLocks locks = locks(library, wire)) {
+            Hold hold = locks.exclusive("k").acquire();
+            wire.keep("LOCK.EXTEND");
+            hold.releaseAfter(LATER);
+            Duration before = left(locks);
+            readLate(server, wire, 1);
+            assertTrue(left(locks).compareTo(before) <= 0);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
+    void a_late_request_for_the_end_leaves_the_next_hold_of_its_owner_alone(Library library) throws Exception {
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0);
+                RedisLocks locks = Server.builder(library, wire.url()).lease(LATER).listener(SILENT).build()) {
+            Hold outer = locks.exclusive("outer").acquire();
+            Hold hold = locks.exclusive("k").within(outer).acquire();
+            wire.keep("LOCK.EXTEND");
+            hold.releaseAfter(LATER.dividedBy(2));
+            Hold next = locks.exclusive("k").within(outer).acquire();
+            assertTrue(next.fence() > hold.fence());
+            readLate(server, wire, 1);
+            assertEndsLater(locks, "k");
+        }
+    }
+
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void an_end_is_set_though_the_fence_cannot_be_raised_yet(Library library) throws Exception {

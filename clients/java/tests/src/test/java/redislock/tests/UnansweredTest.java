@@ -184,6 +184,19 @@ class UnansweredTest {
     }
 
     @Test
+    void locks_may_be_closed_by_the_thread_that_completes_a_release() throws Exception {
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0)) {
+            RedisLocks locks = Server.builder(Library.LETTUCE, wire.url()).executor(Runnable::run).build();
+            Hold hold = locks.exclusive("k").acquire();
+            wire.keep("LOCK.RELEASE");
+            CompletableFuture<Void> closed = hold.releaseAsync().thenRun(locks::close);
+            wire.letThrough();
+            closed.get(300, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test
     void locks_that_are_closed_wait_a_while_for_a_release_that_is_under_way() throws Exception {
         boolean isConfirmed = false;
         for (int tries = 0; tries < 10 && !isConfirmed; tries += 1) {
