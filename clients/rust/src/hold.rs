@@ -5,13 +5,12 @@ use crate::clock::{LOOK, Moment, margin, renewal_interval, valid_until};
 use crate::error::Error;
 use crate::listener::{Figure, Figures};
 use crate::owner::Owner;
-use crate::request::{Naming, Terms};
+use crate::request::Terms;
 use crate::sync::{Caller, Watched, here};
 use crate::trouble::Trouble;
 use redis::Cmd;
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) struct Hold {
@@ -26,8 +25,6 @@ pub(crate) struct Hold {
     trouble: OnceLock<Trouble>,
     figures: Option<Figures>,
     since: Moment,
-    /// True if a renewal had no answer: the server may read it yet.
-    unread: AtomicBool,
     state: Watched<State>,
 }
 
@@ -59,8 +56,7 @@ impl Hold {
         let state = State { valid_until, stage: Stage::Held };
         let (pid, trouble) = (std::process::id(), OnceLock::new());
         let (figures, since) = (None, Moment::now());
-        let unread = AtomicBool::new(false);
-        Hold { terms, owner, fences, ends: None, pid, trouble, figures, since, unread, state: Watched::new(state) }
+        Hold { terms, owner, fences, ends: None, pid, trouble, figures, since, state: Watched::new(state) }
     }
 
     /// Tells what becomes of it.
@@ -79,16 +75,6 @@ impl Hold {
         if let Some(figures) = self.figures.as_ref().filter(|_| !self.is_over()) {
             figures.tell(Figure::RenewalFailed);
         }
-    }
-
-    /// The server may read a renewal that was given up.
-    pub(crate) fn unanswered(&self) {
-        self.unread.store(true, Ordering::Relaxed);
-    }
-
-    /// How a request that sets its end names the fence. One that the server reads before a late renewal voids that.
-    pub(crate) fn naming(&self) -> Naming {
-        if self.unread.load(Ordering::Relaxed) { Naming::Raised } else { Naming::Same }
     }
 
     /// A renewal failed for another reason than before, and will be tried again.

@@ -8,12 +8,11 @@ use crate::guard::{Ended, Keeper};
 use crate::hold::Hold;
 use crate::owner::Claim;
 use crate::pool::{Repeat, Request};
-use crate::request::{Naming, is_some};
+use crate::request::is_some;
 use crate::sync::{Caller, Mailbox, here};
 use crate::transport::Transport;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long the release of a lock that is lost is waited for.
@@ -81,11 +80,7 @@ impl OneServer {
             return Ok(false);
         }
         let sent = Moment::now();
-        let is_held = self.holds(caller, hold, requests, limit).await;
-        if matches!(is_held, Err(Error::Connection(_))) {
-            hold.unanswered();
-        }
-        if is_held? {
+        if self.holds(caller, hold, requests, limit).await? {
             hold.extended(sent);
         }
         Ok(!hold.is_lost())
@@ -120,31 +115,19 @@ impl OneServer {
         self.transport.lanes.remove(hold);
         let was_lost = hold.is_lost();
         let limit = if was_lost { self.limit.min(LOST_LIMIT) } else { self.limit };
-        let ends_at = after.map(|time| Moment::now() + time);
-        let requests = {
-            // A late renewal keeps what is handed over for one lease more; its fence is in the token.
-            let stays = after == Some(hold.terms.lease);
-            let (hold, is_raised) = (hold.clone(), AtomicBool::new(false));
-            move |naming: Option<Naming>| match ends_at {
+        let (of_request, ends_at) = (hold.clone(), after.map(|time| Moment::now() + time));
+        let requests = move || {
+            let (terms, owner, fences) = (&of_request.terms, &of_request.owner, &of_request.fences);
+            match ends_at {
                 // Of what is lost nothing is kept for anybody.
-                Some(end) if !was_lost && !end.is_past() => {
-                    let naming = naming.unwrap_or_else(|| match hold.naming() {
-                        _ if stays => Naming::Same,
-                        // If the reply was lost, the former fence may be void. Its owner has no other hold of the keys.
-                        Naming::Raised if is_raised.swap(true, Ordering::Relaxed) => Naming::RaisedAgain,
-                        naming => naming,
-                    });
-                    hold.terms.shorten(&hold.owner, &hold.fences, end.left(), naming)
-                }
-                _ => hold.terms.release(&hold.owner, &hold.fences),
+                Some(end) if !was_lost && !end.is_past() => terms.shorten(owner, fences, end.left()),
+                _ => terms.release(owner, fences),
             }
         };
-        let requests = Arc::new(requests);
-        let (first, unraised) = (requests.clone(), requests);
         let replies = Mailbox::new();
         let (told, debt) = (replies.clone(), self.transport.owe());
         // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
-        let done = move |replies: Result<Vec<Value>, Failure>, is_repeated| {
+        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, is_repeated| {
             // What is to end later has not ended by an attempt before.
             let ended = ended(replies, is_repeated && ends_at.is_none_or(Moment::is_past));
             if ended.failure.is_some() {
@@ -154,29 +137,14 @@ impl OneServer {
             }
             drop(debt);
             told.send(ended);
-        };
-        let (slot, until) = (hold.terms.slot(), Moment::now() + hold.terms.lasts() + QUEUE);
-        let transport = self.transport.clone();
-        let errand = Errand::once(slot, Vec::new(), limit / 2, move |replies, is_repeated| {
-            if replies.as_ref().is_ok_and(|replies| replies.iter().any(is_ahead)) {
-                // Then a late renewal is not void, and the end is what was asked for as a rule.
-                let again = Errand::once(slot, Vec::new(), limit / 2, done);
-                transport.lanes.send(again.of(move || unraised(Some(Naming::Any))).until(until));
-            } else {
-                done(replies, is_repeated);
-            }
         });
-        self.transport.lanes.send(errand.of(move || first(None)).until(until));
+        let until = Moment::now() + hold.terms.lasts() + QUEUE;
+        self.transport.lanes.send(errand.of(requests).until(until));
         replies.next(caller, Some(patience.unwrap_or(limit))).await.unwrap_or_else(|| {
             let silence = self.transport.lanes.silence(hold.terms.slot(), limit);
             Ended { was_lost: false, failure: Some(silence.error) }
         })
     }
-}
-
-/// Whether a reply says that the fence cannot be raised yet.
-fn is_ahead(reply: &Value) -> bool {
-    reply.clone().extract_error().is_err_and(|error| Error::from(error).is_ahead())
 }
 
 /// Whether a reply says that it is held. Null does not, nor does it if something else lies at the key.
@@ -198,7 +166,7 @@ impl Keeper for OneServer {
     }
 
     fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error> {
-        let requests = hold.terms.shorten(&hold.owner, &hold.fences, time, Naming::Same);
+        let requests = hold.terms.shorten(&hold.owner, &hold.fences, time);
         let is_held = here(self.holds(Caller::Thread, hold, requests, self.limit))?;
         if is_held { here(self.renew(Caller::Thread, hold)) } else { Ok(false) }
     }

@@ -46,12 +46,7 @@ impl Renewal {
         let outcome = match replies {
             Ok(replies) => outcome_of(&replies),
             Err(failure) if failure.error.is_overwritten() => Ok(Outcome::Lost),
-            Err(failure) => {
-                if failure.sent {
-                    self.hold.unanswered();
-                }
-                Err(failure.error)
-            }
+            Err(failure) => Err(failure.error),
         };
         match outcome {
             Ok(Outcome::Extended) => {

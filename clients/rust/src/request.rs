@@ -35,19 +35,6 @@ pub(crate) enum Queue<'a> {
     Wait(Duration, Duration),
 }
 
-/// How a request that sets the end of a hold names its fence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming {
-    /// It stays.
-    Same,
-    /// It is raised, which voids each earlier request that names it.
-    Raised,
-    /// It may have been raised already.
-    RaisedAgain,
-    /// Whatever it is.
-    Any,
-}
-
 impl Terms {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Terms {
         let (max, session, note) = (None, None, None);
@@ -158,16 +145,11 @@ impl Terms {
     }
 
     /// Lets what is left of each lease be so long, and no more.
-    pub(crate) fn shorten(&self, owner: &Owner, fences: &[u64], left: Duration, naming: Naming) -> Vec<Cmd> {
+    pub(crate) fn shorten(&self, owner: &Owner, fences: &[u64], left: Duration) -> Vec<Cmd> {
         self.of_each(owner, fences, |key, owner, fence| {
             let mut request = cmd("LOCK.EXTEND").arg(key).arg(owner).take();
             option(&mut request, "PX", millis(left));
-            if matches!(naming, Naming::Same | Naming::Raised) {
-                option(&mut request, "FENCE", fence);
-            }
-            if matches!(naming, Naming::Raised | Naming::RaisedAgain) {
-                option(&mut request, "MINFENCE", fence + 1);
-            }
+            option(&mut request, "FENCE", fence);
             request
         })
     }
@@ -330,15 +312,7 @@ mod tests {
         assert_eq!(texts(two.extend(&owner, &[7, 8])), expected);
         assert_eq!(texts(noted.extend(&owner, &[7])), ["LOCK.EXTEND k me PX 30000 SESSION 9000 FENCE 7"]);
         assert_eq!(texts(one.raise(&owner, 7, 9)), ["LOCK.EXTEND k me PX 30000 FENCE 7 MINFENCE 9"]);
-        for (naming, fences) in [
-            (Naming::Same, " FENCE 7"),
-            (Naming::Raised, " FENCE 7 MINFENCE 8"),
-            (Naming::RaisedAgain, " MINFENCE 8"),
-            (Naming::Any, ""),
-        ] {
-            let expected = format!("LOCK.EXTEND k me PX 1000{fences}");
-            assert_eq!(texts(noted.shorten(&owner, &[7], SECOND, naming)), [expected]);
-        }
+        assert_eq!(texts(noted.shorten(&owner, &[7], SECOND)), ["LOCK.EXTEND k me PX 1000 FENCE 7"]);
         assert_eq!(texts(one.release(&owner, &[7])), ["LOCK.RELEASE k me FENCE 7 ALL"]);
         assert_eq!(texts(one.ask(&owner, &[7])), ["LOCK.CHECK k me WRITE FENCE 7"]);
         assert_eq!(texts(share.ask(&owner, &[7])), ["LOCK.CHECK k me READ FENCE 7"]);

@@ -11,7 +11,7 @@ use crate::owner::{Claim, Owner};
 use crate::quorum::node::{Next, Node, Work};
 use crate::quorum::tally::{Round, Verdict, quorum_of, valid_until, verdict, why_short};
 use crate::quorum::vote::{Aim, Step, Turn, Vote, read};
-use crate::request::{Naming, Queue, Terms, is_some};
+use crate::request::{Queue, Terms, is_some};
 use crate::sync::{Caller, here, lock};
 use redis::{Cmd, RedisError, Value};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -206,9 +206,7 @@ impl Majority {
             Step::Renew { fence } => (terms.extend(owner, &[fence]).pop(), renewal_limit(lasts)),
             Step::Release { fence: Some(fence) } => (terms.release(owner, &[fence]).pop(), node_limit(lasts)),
             Step::Release { fence: None } => (Some(terms.leave(owner)), node_limit(lasts)),
-            Step::Shorten { fence, left } => {
-                (terms.shorten(owner, &[fence], left, Naming::Same).pop(), node_limit(lasts))
-            }
+            Step::Shorten { fence, left } => (terms.shorten(owner, &[fence], left).pop(), node_limit(lasts)),
         }
     }
 }
@@ -358,9 +356,7 @@ impl Keeper for Arc<Majority> {
         let fences: Vec<Option<u64>> = lock(&self.state).votes.iter().map(|vote| vote.holds(now)).collect();
         let (mut willing, mut failure) = (0, None);
         for (node, fence) in self.nodes.iter().zip(fences) {
-            let Some(request) =
-                fence.and_then(|fence| self.terms.shorten(&self.owner, &[fence], time, Naming::Same).pop())
-            else {
+            let Some(request) = fence.and_then(|fence| self.terms.shorten(&self.owner, &[fence], time).pop()) else {
                 continue;
             };
             let (transport, limit) = (node.transport(), node_limit(self.terms.lasts()));

@@ -1,11 +1,11 @@
 //! Servers that behave as real ones seldom do, played by the test: replies that come early, late, or for the wrong
 //! request.
 
-use redis_lock_client::{Cancel, Client, Error, Guard, HoldToken};
+use redis_lock_client::{Cancel, Client, Error, HoldToken};
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
-use testbed::{PATIENCE, Request, Server, play};
+use testbed::{PATIENCE, Request, play};
 
 const NULL: &str = "$-1\r\n";
 
@@ -96,63 +96,4 @@ fn a_grant_that_took_long_is_renewed_before_it_counts() {
     assert!(request.words[0] == "LOCK.RELEASE" && request.has("9"), "{:?}", request.words);
     request.reply(":0\r\n");
     release.join().unwrap().unwrap();
-}
-
-/// A guard of which a renewal had no answer, that renewal, and what takes all later requests.
-fn with_a_late_renewal(answer: impl Fn(&Request)) -> (Guard, Request, Receiver<Request>) {
-    let (client, requests) = server();
-    let wait = thread::spawn(move || client.key("k").lease(Duration::from_secs(9)).lock());
-    let next = || requests.recv_timeout(PATIENCE).expect("a request");
-    answer(&next());
-    let guard = wait.join().unwrap().unwrap();
-    let late = next();
-    assert_eq!(late.words[0], "LOCK.EXTEND");
-    let again = next();
-    assert_eq!(again.words, late.words);
-    assert_ne!(again.number, late.number);
-    answer(&again);
-    (guard, late, requests)
-}
-
-#[test]
-fn a_renewal_that_is_read_late_does_not_change_when_a_lock_ends() {
-    let real = Server::new();
-    let ask = |words: &[String]| real.connect().int(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    let answer = |request: &Request| request.reply(&ask(&request.words).map_or(NULL.into(), |it| format!(":{it}\r\n")));
-    let (guard, late, requests) = with_a_late_renewal(answer);
-    let end = thread::spawn(move || guard.release_after(Duration::from_secs(600)));
-    while !end.is_finished() {
-        if let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) {
-            answer(&request);
-        }
-    }
-    end.join().unwrap().unwrap();
-    assert_eq!(ask(&late.words), None, "it is void");
-    assert!(real.connect().lock_info("k").unwrap().holders[0].ttl_ms > 300_000);
-}
-
-#[test]
-fn an_end_without_an_answer_is_asked_for_whatever_the_fence_is_by_now() {
-    let (guard, _late, requests) = with_a_late_renewal(|request| request.reply(":7\r\n"));
-    let end = thread::spawn(move || guard.release_after(Duration::from_secs(600)));
-    let next = || {
-        let mut request = requests.recv_timeout(PATIENCE).expect("a request");
-        // A renewal may have been on its way.
-        while request.has("9000") {
-            request.reply(":7\r\n");
-            request = requests.recv_timeout(PATIENCE).expect("a request");
-        }
-        request
-    };
-    let first = next();
-    assert_eq!(first.words[5..], ["FENCE", "7", "MINFENCE", "8"]);
-    first.hang_up();
-    let second = next();
-    assert_eq!(second.words[5..], ["MINFENCE", "8"]);
-    second.reply("-ERR MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock\r\n");
-    let third = next();
-    assert_eq!(third.words[3], "PX");
-    assert_eq!(third.words.len(), 5);
-    third.reply(":8\r\n");
-    end.join().unwrap().unwrap();
 }
