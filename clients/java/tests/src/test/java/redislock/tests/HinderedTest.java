@@ -209,6 +209,7 @@ class HinderedTest {
         CompletableFuture<Hold> wait = locks.exclusive("k").acquireAsync();
         if (blocking == 0) Server.await("a channel", () -> server.number("lock_notify_channels") == 1);
         else Server.await("a request that waits", () -> server.text("INFO", "clients").contains("blocked_clients:1"));
+        Server.await("its request", () -> server.waiting("k") == 1);
         long before = server.calls("lock.acquire");
         server.ask("FLUSHALL");
         Hold hold = wait.get(300, TimeUnit.SECONDS);
