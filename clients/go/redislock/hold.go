@@ -403,8 +403,8 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 	return fail(ErrUnavailable)
 }
 
-// lapse stops the renewal, and leaves the lock to its lease. Without an answer it is repeated, or the lock that cannot be
-// detached is given back.
+// lapse stops the renewal, and leaves the lock to its lease. Without an answer it is repeated, or the lock that cannot
+// be detached is given back.
 func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) error {
 	if err := h.check(); err != nil {
 		return err
@@ -447,8 +447,9 @@ func (h *held) lapse(ctx context.Context, after time.Duration, isDetached bool) 
 	return nil
 }
 
-// endOne lets the lease of one key end then. What the server reads later would undo that: all of it names the fence that
-// was granted, and a higher one makes it void. raised is true if a request for that may have been read without an answer.
+// endOne lets the lease of one key end then. What the server reads later would undo that: all of it names the fence
+// that was granted, and a higher one makes it void. raised is true if a request for that may have been read without an
+// answer.
 func (h *held) endOne(
 	ctx context.Context, deadline time.Time, at int, ends time.Duration, mayRaise bool, raised *bool,
 ) Reply {
