@@ -37,15 +37,17 @@ public final class BothLocks implements Lock {
         try {
             isTaken = next.tryLock(Math.min(most, wait), TimeUnit.NANOSECONDS);
         } finally {
-            if (!isTaken) {
-                try {
-                    old.unlock();
-                } catch (RuntimeException ended) {
-                    // Its lease is over: it is not held, as it is to be.
-                }
-            }
+            if (!isTaken) giveBack();
         }
         return isTaken;
+    }
+
+    private void giveBack() {
+        try {
+            old.unlock();
+        } catch (RuntimeException ended) {
+            // Its lease is over: it is not held, as it is to be.
+        }
     }
 
     @Override
@@ -78,7 +80,7 @@ public final class BothLocks implements Lock {
         try {
             isTaken = next.tryLock();
         } finally {
-            if (!isTaken) old.unlock();
+            if (!isTaken) giveBack();
         }
         return isTaken;
     }

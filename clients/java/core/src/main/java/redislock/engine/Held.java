@@ -36,7 +36,7 @@ final class Held implements Hold {
     long due;
 
     int at = -1;
-    private volatile boolean isRenewing;
+    private boolean isRenewing;
     private boolean hasFailed;
     /** How many renewals had no answer: the server may read them yet. */
     private final AtomicInteger unread = new AtomicInteger();

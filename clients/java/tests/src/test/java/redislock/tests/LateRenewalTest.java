@@ -29,8 +29,16 @@ class LateRenewalTest {
         public void onTrouble(String what, Throwable why) {}
     };
 
-    private static RedisLocks locks(Library library, LateWire wire) {
-        return Server.builder(library, wire.url()).lease(LEASE).listener(SILENT).build();
+    private interface Play {
+        void on(Server server, LateWire wire, RedisLocks locks) throws Exception;
+    }
+
+    private static void play(Library library, Duration lease, Play play) throws Exception {
+        try (Server server = new Server();
+                LateWire wire = new LateWire(server.port(), 0);
+                RedisLocks locks = Server.builder(library, wire.url()).lease(lease).listener(SILENT).build()) {
+            play.on(server, wire, locks);
+        }
     }
 
     /** A renewal stays in the wire, and was given up: another one was answered. */
@@ -55,23 +63,19 @@ class LateRenewalTest {
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void a_renewal_that_is_read_late_does_not_change_when_locks_end(Library library) throws Exception {
         List<String> keys = List.of("a", "b");
-        try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = locks(library, wire)) {
+        play(library, LEASE, (server, wire, locks) -> {
             Hold hold = locks.all(keys).acquire();
             keepRenewal(server, wire);
             hold.releaseAfter(LATER);
             readLate(server, wire, keys.size());
             for (String key : keys) assertEndsLater(locks, key);
-        }
+        });
     }
 
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
-    void an_end_whose_answer_is_lost_is_set_again_whatever_the_fence_is(Library library) throws Exception {
-        try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = locks(library, wire)) {
+    void an_end_whose_answer_is_lost_is_no_loss(Library library) throws Exception {
+        play(library, LEASE, (server, wire, locks) -> {
             Hold hold = locks.exclusive("k").acquire();
             keepRenewal(server, wire);
             wire.loseOnce(String.valueOf(hold.fence() + 1));
@@ -79,7 +83,7 @@ class LateRenewalTest {
             assertTrue(wire.hasLost());
             readLate(server, wire, 1);
             assertEndsLater(locks, "k");
-        }
+        });
     }
 
     private static Duration left(RedisLocks locks) {
@@ -89,24 +93,20 @@ class LateRenewalTest {
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void the_first_request_for_the_end_is_read_late(Library library) throws Exception {
-        try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = locks(library, wire)) {
+        play(library, LEASE, (server, wire, locks) -> {
             Hold hold = locks.exclusive("k").acquire();
             wire.keep("LOCK.EXTEND");
             hold.releaseAfter(LATER);
             Duration before = left(locks);
             readLate(server, wire, 1);
             assertTrue(left(locks).compareTo(before) <= 0);
-        }
+        });
     }
 
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void a_late_request_for_the_end_leaves_the_next_hold_of_its_owner_alone(Library library) throws Exception {
-        try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = Server.builder(library, wire.url()).lease(LATER).listener(SILENT).build()) {
+        play(library, LATER, (server, wire, locks) -> {
             Hold outer = locks.exclusive("outer").acquire();
             Hold hold = locks.exclusive("k").within(outer).acquire();
             wire.keep("LOCK.EXTEND");
@@ -115,22 +115,20 @@ class LateRenewalTest {
             assertTrue(next.fence() > hold.fence());
             readLate(server, wire, 1);
             assertEndsLater(locks, "k");
-        }
+        });
     }
 
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void an_end_is_set_though_the_fence_cannot_be_raised_yet(Library library) throws Exception {
-        try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = locks(library, wire)) {
+        play(library, LEASE, (server, wire, locks) -> {
             Hold hold = locks.exclusive("k").acquire();
             keepRenewal(server, wire);
             // After the year 2200.
             wire.swap("MINFENCE\r\n$16\r\n1", "MINFENCE\r\n$16\r\n8");
             hold.releaseAfter(LATER);
             assertEndsLater(locks, "k");
-        }
+        });
     }
 
     @ParameterizedTest
@@ -148,9 +146,7 @@ class LateRenewalTest {
     @ParameterizedTest
     @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "FAKE")
     void a_lock_is_given_back_at_its_maximum_where_a_renewal_may_be_late(Library library) throws Exception {
-        try (Server server = new Server();
-                LateWire wire = new LateWire(server.port(), 0);
-                RedisLocks locks = locks(library, wire)) {
+        play(library, LEASE, (server, wire, locks) -> {
             Hold hold = locks.exclusive("k").acquire();
             CompletableFuture<Hold.Loss> lost = hold.lost();
             keepRenewal(server, wire);
@@ -160,6 +156,6 @@ class LateRenewalTest {
             assertEquals(Hold.Loss.MAX, lost.get(300, TimeUnit.SECONDS));
             Server.await("the release", () -> server.calls("lock.release") > 0);
             assertNull(server.ask("LOCK.INFO", "k"));
-        }
+        });
     }
 }
