@@ -82,6 +82,12 @@ impl Error {
         self.has_code(&["WRONGTYPE"])
     }
 
+    /// True if the fence that was asked for is too far ahead of the server's clock, as right after a start.
+    pub(crate) fn is_ahead(&self) -> bool {
+        matches!(self, Error::Server(error)
+            if error.detail().is_some_and(|why| why.starts_with("MINFENCE is more than ")))
+    }
+
     /// True if it is a reply that begins with one of these words.
     pub(crate) fn has_code(&self, codes: &[&str]) -> bool {
         matches!(self, Error::Server(error) if error.code().is_some_and(|code| codes.contains(&code)))

@@ -76,9 +76,7 @@ impl HoldToken {
             };
             // After a start the clock of fences may be behind the fence of the giver. Else, where the request may have
             // been done, its answer is what is missing, and a null to the next one would say nothing.
-            let is_behind = matches!(&error, Error::Server(error)
-                if error.detail().is_some_and(|why| why.starts_with("MINFENCE is more than ")));
-            if may_be_done || !(is_behind || error.is_transient()) || deadline.is_past() {
+            if may_be_done || !(error.is_ahead() || error.is_transient()) || deadline.is_past() {
                 return Err(error);
             }
             let pause = backoff.pause().min(deadline.left());

@@ -209,7 +209,7 @@ impl Vote {
 
     /// Whether its clock was too far behind for the fence.
     pub(crate) fn was_too_far(&self) -> bool {
-        self.failure().is_some_and(is_too_far)
+        self.failure().is_some_and(Error::is_ahead)
     }
 
     /// Whatever is to be asked is asked at once.
@@ -312,7 +312,7 @@ impl Vote {
     /// An error reply leaves no trace at the node.
     fn refused(&mut self, step: Step, error: Error, now: Moment) {
         match step {
-            Step::Acquire { .. } if is_too_far(&error) => {
+            Step::Acquire { .. } if error.is_ahead() => {
                 self.due = now + AGAIN + self.backoff.short_pause();
                 self.answer = Answer::TooFar(error);
             }
@@ -350,11 +350,6 @@ impl Vote {
         (self.fence, self.gone_by, self.stale) = (None, None, false);
         self.due = now;
     }
-}
-
-fn is_too_far(error: &Error) -> bool {
-    let Error::Server(error) = error else { return false };
-    error.detail().is_some_and(|text| text.starts_with("MINFENCE is more than"))
 }
 
 /// The reply to a request, as the server sent it.
