@@ -265,7 +265,8 @@ impl Inner {
         let replies = match opened {
             Ok(()) if all.is_empty() => Ok(Vec::new()),
             Ok(()) => channel.exchange(slot, &all, sent + limit),
-            Err(failure) => Err(failure),
+            // None of them was.
+            Err(failure) => Err(Failure { sent: false, ..failure }),
         };
         note(channel.number());
         let mut replies = replies.map(Vec::into_iter);
@@ -407,6 +408,20 @@ fn is_redirection(reply: &Value) -> bool {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_request_whose_connection_ends_before_it_is_not_sent() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        std::thread::spawn(move || listener.incoming().for_each(drop));
+        let url = format!("redis://127.0.0.1:{port}").parse().expect("a URL");
+        let lanes = Lanes::new(Arc::new(Servers::nodes(vec![url])));
+        let (sender, received) = channel();
+        lanes.send(Errand::once(0, vec![redis::cmd("PING")], Duration::from_secs(1), move |replies, _| {
+            let _: Result<(), _> = sender.send(replies.is_err_and(|failure| !failure.sent));
+        }));
+        assert_eq!(received.recv_timeout(Duration::from_secs(60)), Ok(true));
+    }
 
     #[test]
     fn a_lane_whose_thread_ends_for_whatever_reason_makes_room_for_the_next() {
