@@ -117,7 +117,7 @@ impl Acquisition<'_> {
         let sent = Moment::now();
         let limit = renewal_limit(self.terms.lasts()).min(ANSWER);
         let requests = self.terms.extend(self.owner, &fences);
-        for reply in self.transport.lanes.ask(self.caller, self.terms.slot(), requests, limit).await? {
+        for reply in self.transport.lanes.ask(self.caller, self.terms.slot(), requests, limit, &Arc::default()).await? {
             match reply.extract_error().map_err(Error::from) {
                 Ok(Value::Nil) => return Ok(None),
                 Err(error) if error.is_overwritten() => return Ok(None),

@@ -40,6 +40,11 @@ impl Failure {
         let from = if from.is_empty() { "the primary" } else { from };
         Failure { error: Error::Connection(no_answer(from, limit)), sent: true }
     }
+
+    /// True if the server may read the request yet, or has read it and did not say so.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.sent && matches!(self.error, Error::Connection(_))
+    }
 }
 
 impl From<Failure> for Error {

@@ -236,7 +236,8 @@ impl Client {
     ///
     /// If the server does not answer all of them in time ([`Error::Connection`]).
     pub fn ask_all(&self, key: impl AsRef<[u8]>, commands: Vec<Cmd>) -> Result<Vec<Value>, Error> {
-        Ok(here(self.transport.lanes.ask(Caller::Thread, place_of(key.as_ref()), commands, self.timeout))?)
+        let (slot, unread) = (place_of(key.as_ref()), Arc::default());
+        Ok(here(self.transport.lanes.ask(Caller::Thread, slot, commands, self.timeout, &unread))?)
     }
 
     /// Waits until all is given back that goes on in the background: what guards held that were dropped or released

@@ -7,13 +7,21 @@ use crate::error::Error;
 use redis::{Cmd, Value};
 use std::time::Duration;
 
-/// What came of an errand, and whether the server may have got the requests more than once.
-type Done = dyn FnOnce(Result<Vec<Value>, Failure>, bool) + Send;
+/// What came of an errand, and how many attempts had no answer.
+type Done = dyn FnOnce(Result<Vec<Value>, Failure>, usize) + Send;
+
+/// What came of the attempts before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before {
+    /// How many had no answer, or not to each request: the server may have done them, or read them yet.
+    pub(crate) unanswered: usize,
+    /// True if the last one was refused, since its fence is ahead of the server's clock.
+    pub(crate) is_ahead: bool,
+}
 
 pub(crate) struct Errand {
     pub(crate) slot: u16,
-    /// What is to be sent now. Nothing only opens the connection.
-    pub(crate) requests: Box<dyn Fn() -> Vec<Cmd> + Send>,
+    requests: Box<dyn Fn(Before) -> Vec<Cmd> + Send>,
     /// How long an attempt may take.
     pub(crate) limit: Duration,
     /// Until when attempts are repeated.
@@ -23,8 +31,7 @@ pub(crate) struct Errand {
     pub(crate) follows: bool,
     done: Box<Done>,
     backoff: Backoff,
-    /// Whether an attempt failed that the server may have got.
-    was_sent: bool,
+    before: Before,
 }
 
 impl Errand {
@@ -33,11 +40,11 @@ impl Errand {
         slot: u16,
         requests: Vec<Cmd>,
         limit: Duration,
-        done: impl FnOnce(Result<Vec<Value>, Failure>, bool) + Send + 'static,
+        done: impl FnOnce(Result<Vec<Value>, Failure>, usize) + Send + 'static,
     ) -> Errand {
-        let (requests, done) = (Box::new(move || requests.clone()), Box::new(done));
-        let (until, backoff) = (Moment::now(), Backoff::default());
-        Errand { slot, requests, limit, until, parting: None, follows: true, done, backoff, was_sent: false }
+        let (requests, done) = (Box::new(move |_| requests.clone()), Box::new(done));
+        let (until, backoff, before) = (Moment::now(), Backoff::default(), Before::default());
+        Errand { slot, requests, limit, until, parting: None, follows: true, done, backoff, before }
     }
 
     /// Attempts that are repeated until then.
@@ -45,9 +52,14 @@ impl Errand {
         Errand { until, ..self }
     }
 
-    /// Requests that are other ones at another time.
-    pub(crate) fn of(self, requests: impl Fn() -> Vec<Cmd> + Send + 'static) -> Errand {
+    /// Requests that are other ones at another time, or after other attempts.
+    pub(crate) fn of(self, requests: impl Fn(Before) -> Vec<Cmd> + Send + 'static) -> Errand {
         Errand { requests: Box::new(requests), ..self }
+    }
+
+    /// What is to be sent now. Nothing only opens the connection.
+    pub(crate) fn requests(&self) -> Vec<Cmd> {
+        (self.requests)(self.before)
     }
 
     pub(crate) fn parting_with(self, parting: Option<Parting>) -> Errand {
@@ -61,7 +73,7 @@ impl Errand {
 
     /// It cannot be done.
     pub(crate) fn fail(self, failure: Failure) {
-        (self.done)(Err(failure), self.was_sent);
+        (self.done)(Err(failure), self.before.unanswered);
     }
 
     /// Hears of the replies to an attempt. The errand, and when it is to be tried again; None if it is over.
@@ -71,14 +83,19 @@ impl Errand {
             Ok(replies) => replies.iter().find_map(failure_of),
         };
         let now = Moment::now();
-        let Some(failure) = failure.filter(|failure| failure.error.is_transient() && now < self.until) else {
-            (self.done)(replies, self.was_sent);
+        let may_pass = |error: &Error| error.is_transient() || error.is_ahead();
+        self.before.unanswered += usize::from(failure.as_ref().is_some_and(Failure::is_unanswered));
+        let Some(failure) = failure.filter(|failure| may_pass(&failure.error) && now < self.until) else {
+            (self.done)(replies, self.before.unanswered);
             return None;
         };
+        // Of several requests some may be done.
+        let in_part = replies.is_ok_and(|replies| replies.iter().any(|reply| failure_of(reply).is_none()));
+        self.before.unanswered += usize::from(in_part);
+        self.before.is_ahead = failure.error.is_ahead();
+        // A connection may have died long ago: a new one is tried at once. So is a fence that is not ahead.
         let is_connection = matches!(failure.error, Error::Connection(_));
-        self.was_sent |= failure.sent && is_connection;
-        // A connection may have died long ago: a new one is tried at once.
-        let at_once = self.backoff.is_new() && is_connection;
+        let at_once = self.before.is_ahead || (self.backoff.is_new() && is_connection);
         let pause = self.backoff.pause();
         Some((self, if at_once { now } else { now + pause }))
     }

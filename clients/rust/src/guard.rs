@@ -33,9 +33,29 @@ pub(crate) trait Keeper: Send + Sync {
     /// Refused where another process could not take it over.
     fn may_be_handed_over(&self) -> Result<(), Error>;
 
-    /// Renews it no more, and releases it, or lets it end after this time. Goes on in the background where no answer
-    /// comes in time: in this one, or in that of a request. The claim ends when it has ended.
-    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended;
+    /// Renews it no more, and releases it, or lets it end by itself. Goes on in the background where no answer comes in
+    /// time: in this one, or in that of a request. The claim ends when it has ended.
+    fn end(&self, hold: &Arc<Hold>, end: End, claim: Claim, patience: Option<Duration>) -> Ended;
+}
+
+/// How a hold is given up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    Now,
+    /// By itself, after this time.
+    After(Duration),
+    /// The same, but under its own fence, by which another process may take it over until then.
+    HandedOver(Duration),
+}
+
+impl End {
+    /// How long it lasts yet; None if it is released.
+    pub(crate) fn after(self) -> Option<Duration> {
+        match self {
+            End::Now => None,
+            End::After(time) | End::HandedOver(time) => Some(time),
+        }
+    }
 }
 
 /// What came of a release.
@@ -195,7 +215,7 @@ impl Guard {
     ///   release it. Where no answer came, the release goes on in the background.
     pub fn release(mut self) -> Result<(), Error> {
         let claim = self.claim.take();
-        self.end(claim, None, None)
+        self.end(claim, End::Now, None)
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time. So the next holder comes no earlier.
@@ -205,7 +225,7 @@ impl Guard {
     /// As of [`release`](Guard::release).
     pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
         let claim = self.claim.take();
-        self.end(claim, Some(time), None)
+        self.end(claim, End::After(time), None)
     }
 
     /// Renews the lock no more, and gives what another process [adopts](crate::Client::adopt) it by, within its lease.
@@ -218,17 +238,17 @@ impl Guard {
     pub fn detach(mut self) -> Result<HoldToken, Error> {
         let token = HoldToken::of(&self.held.0)?;
         self.keeper.may_be_handed_over()?;
-        let ended = self.end(self.claim.clone(), Some(token.lease), None);
+        let ended = self.end(self.claim.clone(), End::HandedOver(token.lease), None);
         if is_settled(&ended) {
             self.claim = None;
         }
         ended.map(|()| token)
     }
 
-    fn end(&self, claim: Option<Claim>, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {
+    fn end(&self, claim: Option<Claim>, end: End, patience: Option<Duration>) -> Result<(), Error> {
         let Some(claim) = claim else { return Ok(()) };
         let claim = begin_end(&self.held.0, claim)?;
-        let ended = self.keeper.end(&self.held.0, after, claim, patience);
+        let ended = self.keeper.end(&self.held.0, end, claim, patience);
         ended.of(&self.held.0)
     }
 }
@@ -276,7 +296,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
         let claim = self.claim.take();
-        drop(self.end(claim, None, Some(LEAVE)));
+        drop(self.end(claim, End::Now, Some(LEAVE)));
     }
 }
 

@@ -10,7 +10,8 @@ use crate::sync::{Caller, Watched, here};
 use crate::trouble::Trouble;
 use redis::Cmd;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub(crate) struct Hold {
@@ -25,6 +26,8 @@ pub(crate) struct Hold {
     trouble: OnceLock<Trouble>,
     figures: Option<Figures>,
     since: Moment,
+    /// How many requests about it the server may read yet: they have no answer.
+    pub(crate) unread: Arc<AtomicUsize>,
     state: Watched<State>,
 }
 
@@ -55,8 +58,8 @@ impl Hold {
     pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
         let state = State { valid_until, stage: Stage::Held };
         let (pid, trouble) = (std::process::id(), OnceLock::new());
-        let (figures, since) = (None, Moment::now());
-        Hold { terms, owner, fences, ends: None, pid, trouble, figures, since, state: Watched::new(state) }
+        let (figures, since, unread) = (None, Moment::now(), Arc::default());
+        Hold { terms, owner, fences, ends: None, pid, trouble, figures, since, unread, state: Watched::new(state) }
     }
 
     /// Tells what becomes of it.

@@ -13,6 +13,7 @@ use crate::sync::{Caller, Mailbox, lock, wait};
 use redis::{Cmd, RedisError, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -132,17 +133,25 @@ impl Lanes {
         drop(self.0.put(Item::Errand(errand), Moment::now()));
     }
 
-    /// The replies to requests, which may be done twice. An error reply is one of them.
+    /// The replies to requests, which may be done twice. An error reply is one of them. They count as unread until
+    /// the server has answered each that it may have got.
     pub(crate) async fn ask(
         &self,
         caller: Caller,
         slot: u16,
         requests: Vec<Cmd>,
         limit: Duration,
+        unread: &Arc<AtomicUsize>,
     ) -> Result<Vec<Value>, Failure> {
         let replies = Mailbox::new();
-        let told = replies.clone();
-        let errand = Errand::once(slot, requests, limit, move |replies, _| told.send(replies));
+        let (told, unread) = (replies.clone(), unread.clone());
+        unread.fetch_add(1, Ordering::Relaxed);
+        let errand = Errand::once(slot, requests, limit, move |replies, unanswered| {
+            if unanswered == 0 {
+                unread.fetch_sub(1, Ordering::Relaxed);
+            }
+            told.send(replies);
+        });
         self.send(errand.until(Moment::now() + limit));
         // What was sent before it may take as long.
         replies.next(caller, Some(limit * 2)).await.unwrap_or_else(|| Err(self.silence(slot, limit)))
@@ -359,7 +368,7 @@ impl Item {
     fn requests(&self) -> Vec<Cmd> {
         match self {
             Item::Renewal(renewal) => renewal.requests(),
-            Item::Errand(errand) => (errand.requests)(),
+            Item::Errand(errand) => errand.requests(),
         }
     }
 

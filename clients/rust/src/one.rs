@@ -2,9 +2,9 @@
 
 use crate::channel::Failure;
 use crate::clock::{Moment, QUEUE, renewal_limit};
-use crate::errand::Errand;
+use crate::errand::{Before, Errand};
 use crate::error::Error;
-use crate::guard::{Ended, Keeper};
+use crate::guard::{End, Ended, Keeper};
 use crate::hold::Hold;
 use crate::owner::Claim;
 use crate::pool::{Repeat, Request};
@@ -13,6 +13,7 @@ use crate::sync::{Caller, Mailbox, here};
 use crate::transport::Transport;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long the release of a lock that is lost is waited for.
@@ -48,7 +49,7 @@ impl OneServer {
 
     /// Whether all requests about a hold that is held are answered by something. What is not is lost.
     async fn holds(&self, caller: Caller, hold: &Hold, requests: Vec<Cmd>, limit: Duration) -> Result<bool, Error> {
-        for reply in self.transport.lanes.ask(caller, hold.terms.slot(), requests, limit).await? {
+        for reply in self.transport.lanes.ask(caller, hold.terms.slot(), requests, limit, &hold.unread).await? {
             if !is_held(reply)? {
                 hold.lose();
                 return Ok(false);
@@ -108,28 +109,38 @@ impl OneServer {
         &self,
         caller: Caller,
         hold: &Arc<Hold>,
-        after: Option<Duration>,
+        end: End,
         claim: Claim,
         patience: Option<Duration>,
     ) -> Ended {
         self.transport.lanes.remove(hold);
         let was_lost = hold.is_lost();
         let limit = if was_lost { self.limit.min(LOST_LIMIT) } else { self.limit };
-        let (of_request, ends_at) = (hold.clone(), after.map(|time| Moment::now() + time));
-        let requests = move || {
+        let ends_at = end.after().map(|time| Moment::now() + time);
+        // Whoever takes it over raises its fence.
+        let may_raise = matches!(end, End::After(_)) && !was_lost;
+        let (of_request, is_late) = (hold.clone(), Arc::new(AtomicBool::new(false)));
+        let was_late = is_late.clone();
+        let requests = move |before: Before| {
             let (terms, owner, fences) = (&of_request.terms, &of_request.owner, &of_request.fences);
-            match ends_at {
-                // Of what is lost nothing is kept for anybody.
-                Some(end) if !was_lost && !end.is_past() => terms.shorten(owner, fences, end.left()),
-                _ => terms.release(owner, fences),
+            // What the server reads after this, a renewal or an attempt, would undo it: a higher fence makes that void.
+            is_late.fetch_or(of_request.unread.load(Ordering::Relaxed) > 0, Ordering::Relaxed);
+            let raises = may_raise && (before.unanswered > 0 || is_late.load(Ordering::Relaxed)) && !before.is_ahead;
+            // Of what is lost nothing is kept for anybody.
+            match ends_at.filter(|end| !was_lost && !end.is_past()) {
+                Some(end) if raises => terms.shorten_and_raise(owner, fences, end.left()),
+                Some(end) => terms.shorten(owner, fences, end.left()),
+                None => terms.release(owner, fences),
             }
         };
         let replies = Mailbox::new();
         let (told, debt) = (replies.clone(), self.transport.owe());
         // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
-        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, is_repeated| {
-            // What is to end later has not ended by an attempt before.
-            let ended = ended(replies, is_repeated && ends_at.is_none_or(Moment::is_past));
+        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, unanswered| {
+            // What is to end later has not ended by an attempt before. But one that was read may have raised the fence.
+            let is_over = unanswered > 0 && ends_at.is_none_or(Moment::is_past);
+            let is_raised = may_raise && unanswered + usize::from(was_late.load(Ordering::Relaxed)) > 1;
+            let ended = ended(replies, is_over || is_raised);
             if ended.failure.is_some() {
                 claim.keep();
             } else {
@@ -183,8 +194,8 @@ impl Keeper for OneServer {
         Ok(())
     }
 
-    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended {
-        here(self.end(Caller::Thread, hold, after, claim, patience))
+    fn end(&self, hold: &Arc<Hold>, end: End, claim: Claim, patience: Option<Duration>) -> Ended {
+        here(self.end(Caller::Thread, hold, end, claim, patience))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::trouble::Told;
 use redis::{Cmd, RedisError, Value};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub(crate) struct Renewal {
@@ -43,6 +44,9 @@ impl Renewal {
 
     /// Hears of the replies to an attempt that was sent then. The next one, and when it is due; None after a loss.
     pub(crate) fn settle(mut self, replies: Result<Vec<Value>, Failure>, sent: Moment) -> Option<(Renewal, Moment)> {
+        if replies.as_ref().is_err_and(Failure::is_unanswered) {
+            self.hold.unread.fetch_add(1, Ordering::Relaxed);
+        }
         let outcome = match replies {
             Ok(replies) => outcome_of(&replies),
             Err(failure) if failure.error.is_overwritten() => Ok(Outcome::Lost),

@@ -154,6 +154,15 @@ impl Terms {
         })
     }
 
+    /// The same, and raises the fence of each: what names the former one is void then.
+    pub(crate) fn shorten_and_raise(&self, owner: &Owner, fences: &[u64], left: Duration) -> Vec<Cmd> {
+        let mut requests = self.shorten(owner, fences, left);
+        for (request, fence) in requests.iter_mut().zip(fences) {
+            option(request, "MINFENCE", fence + 1);
+        }
+        requests
+    }
+
     /// Gives each key back.
     pub(crate) fn release(&self, owner: &Owner, fences: &[u64]) -> Vec<Cmd> {
         self.of_each(owner, fences, |key, owner, fence| {
@@ -313,6 +322,8 @@ mod tests {
         assert_eq!(texts(noted.extend(&owner, &[7])), ["LOCK.EXTEND k me PX 30000 SESSION 9000 FENCE 7"]);
         assert_eq!(texts(one.raise(&owner, 7, 9)), ["LOCK.EXTEND k me PX 30000 FENCE 7 MINFENCE 9"]);
         assert_eq!(texts(noted.shorten(&owner, &[7], SECOND)), ["LOCK.EXTEND k me PX 1000 FENCE 7"]);
+        let raised = texts(noted.shorten_and_raise(&owner, &[7], SECOND));
+        assert_eq!(raised, ["LOCK.EXTEND k me PX 1000 FENCE 7 MINFENCE 8"]);
         assert_eq!(texts(one.release(&owner, &[7])), ["LOCK.RELEASE k me FENCE 7 ALL"]);
         assert_eq!(texts(one.ask(&owner, &[7])), ["LOCK.CHECK k me WRITE FENCE 7"]);
         assert_eq!(texts(share.ask(&owner, &[7])), ["LOCK.CHECK k me READ FENCE 7"]);

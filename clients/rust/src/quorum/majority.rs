@@ -5,7 +5,7 @@
 use crate::channel::Failure;
 use crate::clock::{Moment, node_limit, renewal_limit};
 use crate::error::Error;
-use crate::guard::{Ended, Keeper};
+use crate::guard::{End, Ended, Keeper};
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
 use crate::quorum::node::{Next, Node, Work};
@@ -379,11 +379,11 @@ impl Keeper for Arc<Majority> {
         Err(Error::Refused("a quorum guards no data: compare the fence where the data is".to_owned()))
     }
 
-    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended {
+    fn end(&self, hold: &Arc<Hold>, end: End, claim: Claim, patience: Option<Duration>) -> Ended {
         let now = Moment::now();
         let was_free: Vec<bool> = lock(&self.state).votes.iter().map(|vote| !vote.may_hold(now)).collect();
         let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
-        self.undo(after, patience.unwrap_or(limit));
+        self.undo(end.after(), patience.unwrap_or(limit));
         let state = lock(&self.state);
         let count = |released| state.votes.iter().filter(|vote| vote.released == Some(released)).count();
         let is_free = |(vote, was_free): &(&Vote, bool)| *was_free || vote.released == Some(false);

@@ -1,13 +1,16 @@
 //! Servers that behave as real ones seldom do, played by the test: replies that come early, late, or for the wrong
 //! request.
 
-use redis_lock_client::{Cancel, Client, Error, HoldToken};
+use redis_lock_client::{Cancel, Client, Error, Guard, HoldToken, Owner};
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
-use testbed::{PATIENCE, Request, play};
+use testbed::{PATIENCE, Request, Server, play, wait_for};
 
 const NULL: &str = "$-1\r\n";
+const AHEAD: &str = "-ERR MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock\r\n";
+const LOADING: &str = "-LOADING a data set\r\n";
+const LONG: Duration = Duration::from_secs(600);
 
 /// A client, and all requests that it sends.
 fn server() -> (Client, Receiver<Request>) {
@@ -56,7 +59,7 @@ fn an_adoption_is_asked_for_again_while_the_fence_is_ahead_and_not_if_it_may_be_
         request
     };
     let adoption = adopt();
-    next().reply("-ERR MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock\r\n");
+    next().reply(AHEAD);
     next().reply(":9\r\n");
     requests.recv_timeout(PATIENCE).expect("the release").reply(":0\r\n");
     assert_eq!(adoption.join().unwrap().unwrap(), 9);
@@ -96,4 +99,210 @@ fn a_grant_that_took_long_is_renewed_before_it_counts() {
     assert!(request.words[0] == "LOCK.RELEASE" && request.has("9"), "{:?}", request.words);
     request.reply(":0\r\n");
     release.join().unwrap().unwrap();
+}
+
+/// A real server whose clock of fences is not ahead after the start, so that each fence can be raised.
+fn real() -> Server {
+    Server::setup().lock_option("promotion-skew-ms", "0").start()
+}
+
+/// What a real server replies.
+fn reply_of(real: &Server, request: &Request) -> String {
+    let words: Vec<&str> = request.words.iter().map(String::as_str).collect();
+    real.connect().int(&words).map_or(NULL.to_owned(), |fence| format!(":{fence}\r\n"))
+}
+
+/// Does some work, and replies to its requests. Those without a reply are late, and their connections end; `reply` is
+/// told how many there are.
+fn beside<T: Send>(
+    requests: &Receiver<Request>,
+    reply: impl Fn(&Request, usize) -> Option<String>,
+    work: impl FnOnce() -> T + Send,
+) -> (T, Vec<Request>) {
+    let mut late = Vec::new();
+    thread::scope(|scope| {
+        let work = scope.spawn(work);
+        while !work.is_finished() {
+            let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) else { continue };
+            match reply(&request, late.len()) {
+                Some(reply) => request.reply(&reply),
+                None => {
+                    request.hang_up();
+                    late.push(request);
+                }
+            }
+        }
+        (work.join().unwrap(), late)
+    })
+}
+
+/// Replies as a real server does, to all but the first ones.
+fn but(first: usize, real: &Server) -> impl Fn(&Request, usize) -> Option<String> {
+    move |request, late| (late >= first).then(|| reply_of(real, request))
+}
+
+/// The server reads them after all, and the lock ends when it did.
+fn assert_void(real: &Server, late: &[Request], ends_in: Duration) {
+    assert!(!late.is_empty());
+    for request in late {
+        assert_eq!(reply_of(real, request), NULL, "{:?}", request.words);
+    }
+    let left = real.connect().lock_info("k").unwrap().holders[0].ttl_ms;
+    let left = Duration::from_millis(left.try_into().unwrap());
+    assert!(left <= ends_in && left > ends_in - LONG / 4, "{left:?}");
+}
+
+#[test]
+fn a_renewal_that_is_read_late_does_not_change_when_a_lock_ends() {
+    let (real, (client, requests)) = (real(), server());
+    let lock = client.key("k").lease(Duration::from_secs(9));
+    let (guard, _) = beside(&requests, but(0, &real), || lock.lock().unwrap());
+    let is_renewed = || real.connect().calls("lock.extend") > 0;
+    let ((), late) = beside(&requests, but(1, &real), || wait_for("a renewal", is_renewed));
+    beside(&requests, but(0, &real), || guard.release_after(LONG)).0.unwrap();
+    assert_void(&real, &late, LONG);
+}
+
+#[test]
+fn what_a_program_asked_for_and_is_read_late_does_not_change_when_a_lock_ends() {
+    let (real, (client, requests)) = (real(), server());
+    let asks: [fn(&Guard) -> bool; 3] =
+        [|it| it.renew().unwrap(), |it| it.set_note("half").is_ok(), |it| it.try_lease(LONG / 9).unwrap()];
+    for ask in asks {
+        let (guard, _) = beside(&requests, but(0, &real), || client.key("k").lease(LONG).lock().unwrap());
+        let (is_held, late) = beside(&requests, but(1, &real), || ask(&guard));
+        assert!(is_held);
+        // The time of a lease says nothing of a hand-over.
+        beside(&requests, but(0, &real), || guard.release_after(LONG)).0.unwrap();
+        assert_void(&real, &late, LONG);
+        real.connect().int(&["LOCK.BREAK", "k"]);
+    }
+}
+
+/// Gives a renewal up, which goes on in the background, and lets the lock end.
+fn give_up_a_renewal_and_end(client: &Client) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let lock = client.key("k").lease(LONG);
+    runtime.block_on(async {
+        let guard = lock.try_lock_async().await.unwrap().unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(50), guard.renew()).await.is_err());
+        guard.release_after(LONG / 2).await
+    })
+}
+
+fn is_renewal(request: &Request) -> bool {
+    request.has("LOCK.EXTEND") && request.has("600000")
+}
+
+#[test]
+fn a_renewal_that_a_task_gave_up_does_not_change_when_a_lock_ends() {
+    let (real, (client, requests)) = (real(), server());
+    let reply = |request: &Request, _| (!is_renewal(request)).then(|| reply_of(&real, request));
+    let (ended, late) = beside(&requests, reply, || give_up_a_renewal_and_end(&client));
+    ended.unwrap();
+    assert_void(&real, &late, LONG / 2);
+}
+
+#[test]
+fn an_end_that_is_read_late_changes_no_later_hold_of_its_owner() {
+    let (real, (client, requests)) = (real(), server());
+    let owner = Owner::new();
+    let lock = client.key("k").owner(&owner).lease(LONG);
+    let (guard, _) = beside(&requests, but(0, &real), || lock.lock().unwrap());
+    // The first one, and one that raises the fence.
+    let (ended, late) = beside(&requests, but(2, &real), || guard.release_after(LONG / 2));
+    ended.unwrap();
+    let (later, _) = beside(&requests, but(0, &real), || lock.lock().unwrap());
+    assert_void(&real, &late, LONG);
+    beside(&requests, but(0, &real), || later.release()).0.unwrap();
+}
+
+#[test]
+fn an_end_whose_answer_is_lost_after_it_raised_the_fence_is_no_loss() {
+    let (real, (client, requests)) = (real(), server());
+    let (guard, _) = beside(&requests, but(0, &real), || client.key("k").lease(LONG).lock().unwrap());
+    let (_, late) = beside(&requests, but(1, &real), || guard.renew().unwrap());
+    let lose = |request: &Request, late| Some(reply_of(&real, request)).filter(|_| late > 0);
+    let (ended, read) = beside(&requests, lose, || guard.release_after(LONG / 2));
+    ended.unwrap();
+    assert!(read[0].has("MINFENCE"));
+    assert_void(&real, &late, LONG / 2);
+}
+
+#[test]
+fn an_end_whose_answer_is_lost_is_no_loss_though_the_renewal_before_it_was_answered_since() {
+    let (real, (client, requests)) = (real(), server());
+    let reply = |request: &Request, late| {
+        if late == 0 && is_renewal(request) {
+            return Some(LOADING.to_owned());
+        }
+        let reply = reply_of(&real, request);
+        if late == 0 && request.has("MINFENCE") {
+            // The renewal is due meanwhile, and goes out with the second request for the end.
+            thread::sleep(Duration::from_millis(500));
+            return None;
+        }
+        Some(reply)
+    };
+    let (ended, lost) = beside(&requests, reply, || give_up_a_renewal_and_end(&client));
+    ended.unwrap();
+    assert_eq!(lost.len(), 1);
+}
+
+#[test]
+fn a_lock_that_is_handed_over_keeps_its_fence_though_a_renewal_is_late() {
+    let (real, (client, requests)) = (real(), server());
+    let (guard, _) = beside(&requests, but(0, &real), || client.key("k").lease(LONG).lock().unwrap());
+    let fence = guard.fence();
+    beside(&requests, but(1, &real), || assert!(guard.renew().unwrap()));
+    let (token, _) = beside(&requests, but(1, &real), || guard.detach().unwrap());
+    assert_eq!(token.fence, fence);
+    assert_eq!(u64::try_from(real.connect().lock_info("k").unwrap().holders[0].fence).unwrap(), fence);
+}
+
+#[test]
+fn the_fence_stays_where_each_request_was_answered() {
+    let (client, requests) = server();
+    let next = || requests.recv_timeout(PATIENCE).expect("a request");
+    let wait = thread::spawn(move || client.key("k").lease(LONG).lock().unwrap());
+    next().reply(":7\r\n");
+    let guard = wait.join().unwrap();
+    let renewal = thread::spawn(move || {
+        assert!(guard.renew().unwrap());
+        guard
+    });
+    next().reply(LOADING);
+    next().reply(":7\r\n");
+    let guard = renewal.join().unwrap();
+    let end = thread::spawn(move || guard.release_after(LONG));
+    let request = next();
+    assert_eq!(request.words[5..], ["FENCE", "7"]);
+    request.reply(":7\r\n");
+    end.join().unwrap().unwrap();
+}
+
+#[test]
+fn an_end_is_set_though_the_fence_cannot_be_raised_yet() {
+    let (client, requests) = server();
+    let wait = thread::spawn(move || client.keys(["a", "b"]).lease(LONG).lock().unwrap());
+    let next = || requests.recv_timeout(PATIENCE).expect("a request");
+    next().reply("*2\r\n:7\r\n:9\r\n");
+    let guard = wait.join().unwrap();
+    let end = thread::spawn(move || guard.release_after(LONG));
+    let first = next();
+    first.hang_up();
+    // The other key's may have come as well.
+    let next = || std::iter::repeat_with(next).find(|request| request.number != first.number).expect("a request");
+    let raises = [next(), next()];
+    assert_eq!(raises[0].words[5..], ["FENCE", "7", "MINFENCE", "8"]);
+    assert_eq!(raises[1].words[5..], ["FENCE", "9", "MINFENCE", "10"]);
+    raises[0].reply(":8\r\n");
+    raises[1].reply(AHEAD);
+    let again = [next(), next()];
+    assert_eq!(again[0].words[5..], ["FENCE", "7"]);
+    assert_eq!(again[1].words[5..], ["FENCE", "9"]);
+    // This one's fence was raised.
+    again[0].reply(NULL);
+    again[1].reply(":9\r\n");
+    end.join().unwrap().unwrap();
 }
