@@ -1,5 +1,6 @@
 package redislock.tests;
 
+import static java.util.concurrent.CompletableFuture.completedFuture;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -14,12 +15,16 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
 import net.javacrumbs.shedlock.core.LockConfiguration;
@@ -32,6 +37,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.redisson.Redisson;
+import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 import org.springframework.dao.CannotAcquireLockException;
@@ -39,10 +45,13 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.redis.util.RedisLockRegistry;
 import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
+import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.integration.support.locks.LockRegistry;
 import redislock.BothLocks;
+import redislock.Hold;
 import redislock.LockInfo;
 import redislock.LockUnavailableException;
+import redislock.RedisLock;
 import redislock.RedisLocks;
 import redislock.shedlock.RedisLockProvider;
 import redislock.test.LockServer;
@@ -72,7 +81,7 @@ class MigratingTest {
     private Old today = Old.REDISSON;
 
     /** What the page makes of locks and of registries. */
-    private record Both(Lock lock, LockRegistry<Lock> registry) {}
+    private record Both(Lock lock, Lock reader, Lock writer, LockRegistry<Lock> registry) {}
 
     @BeforeEach
     void open() {
@@ -117,8 +126,12 @@ class MigratingTest {
     private Both page() {
         Duration wait = Duration.ofSeconds(5);
         Lock lock = new BothLocks(redisson.getLock("report"), locks.asLock("report:v2"), wait);
+        ReadWriteLock oldPage = redisson.getReadWriteLock("page");
+        ReadWriteLock newPage = locks.asReadWriteLock("page:v2");
+        Lock reader = new BothLocks(oldPage.readLock(), newPage.readLock(), wait);
+        Lock writer = new BothLocks(oldPage.writeLock(), newPage.writeLock(), wait);
         LockRegistry<Lock> registry = key -> new BothLocks(oldRegistry.obtain(key), newRegistry.obtain(key), wait);
-        return new Both(lock, registry);
+        return new Both(lock, reader, writer, registry);
     }
 
     private static void under(Lock lock, Runnable work) {
@@ -260,8 +273,8 @@ class MigratingTest {
     void readers_have_both_locks_together_and_a_writer_alone() {
         ReadWriteLock old = redisson.getReadWriteLock("page");
         ReadWriteLock next = locks.asReadWriteLock("page:v2");
-        Lock readers = new BothLocks(old.readLock(), next.readLock(), Server.PATIENCE);
-        Lock writer = new BothLocks(old.writeLock(), next.writeLock(), Server.PATIENCE);
+        Lock readers = page().reader();
+        Lock writer = page().writer();
         under(readers, () -> {
             assertTrue(isFree(readers) && isFree(old.readLock()) && isFree(next.readLock()));
             assertFalse(isFree(writer) || isFree(old.writeLock()) || isFree(next.writeLock()));
@@ -269,6 +282,85 @@ class MigratingTest {
         assertTrue(isFree(writer));
         under(writer, () -> assertFalse(isFree(old.readLock()) || isFree(next.readLock())));
         assertTrue(isFree(writer));
+    }
+
+    private static final class Leases {
+        boolean both(RLock old, RedisLock next, Duration wait, Duration lease, Consumer<Hold> work)
+                throws InterruptedException {
+            if (!old.tryLock(wait.toMillis(), wait.plus(lease).toMillis(), TimeUnit.MILLISECONDS)) return false;
+            try (Hold hold = next.max(lease).tryAcquire(wait).orElse(null)) {
+                if (hold != null) work.accept(hold);
+                return hold != null;
+            } finally {
+                if (old.isHeldByCurrentThread()) old.unlock();
+            }
+        }
+    }
+
+    @Test
+    void a_lease_time_limits_both_locks() throws Exception {
+        RLock old = redisson.getLock("report");
+        RedisLock next = locks.exclusive("report:v2");
+        Duration lease = Duration.ofMinutes(1);
+        assertTrue(new Leases().both(old, next, Duration.ofSeconds(5), lease, hold -> {
+            assertFalse(isFree(before()) || isFree(after()));
+            assertTrue(old.remainTimeToLive() > 60_000, "the second wait and the work fit into it");
+            long rest = locks.info("report:v2").orElseThrow().holders().get(0).lease().toMillis();
+            assertTrue(rest <= lease.toMillis(), () -> "it lasts for " + rest + " ms");
+        }));
+        assertTrue(isFree(before()) && isFree(after()));
+        under(after(), () -> {
+            assertFalse(elsewhere(() -> new Leases().both(old, next, Duration.ofMillis(50), lease, hold -> {})).join());
+            assertTrue(isFree(before()));
+        });
+        DistributedLock ofSpring = oldRegistry.obtain("report");
+        assertTrue(ofSpring.tryLock(Duration.ofSeconds(5), lease));
+        ofSpring.unlock();
+        assertThrows(IllegalStateException.class, () -> new Leases().both(old, next, lease, lease, hold -> {
+            throw new IllegalStateException("failed work");
+        }));
+        assertTrue(isFree(before()) && isFree(after()));
+    }
+
+    private static final class Threadless {
+        CompletionStage<Optional<Hold>> takeBoth(RLock old, RedisLock next, Duration wait, long id) {
+            return old.tryLockAsync(wait.toMillis(), -1, TimeUnit.MILLISECONDS, id)
+                    .thenCompose(taken -> taken ? next.tryAcquireAsync(wait) : completedFuture(Optional.empty()))
+                    .whenComplete((hold, error) -> {
+                        if (hold == null || hold.isEmpty()) old.unlockAsync(id);
+                    });
+        }
+
+        CompletionStage<Void> giveBoth(RLock old, Hold hold, long id) {
+            return hold.releaseAsync().whenComplete((given, error) -> old.unlockAsync(id));
+        }
+    }
+
+    @Test
+    void a_program_without_threads_has_both_locks_or_none() {
+        RLock old = redisson.getLock("report");
+        RedisLock next = locks.exclusive("report:v2");
+        Threadless page = new Threadless();
+        Function<Long, CompletableFuture<Optional<Hold>>> take =
+                id -> page.takeBoth(old, next, Server.PATIENCE, id).toCompletableFuture();
+        Hold hold = take.apply(4_711L).join().orElseThrow();
+        assertFalse(isFree(before()) || isFree(after()));
+        CompletableFuture<Optional<Hold>> second = take.apply(4_712L);
+        page.giveBoth(old, hold, 4_711).toCompletableFuture().join();
+        page.giveBoth(old, second.join().orElseThrow(), 4_712).toCompletableFuture().join();
+        Server.await("the release", () -> isFree(before()) && isFree(after()));
+        // Others have one of them.
+        for (List<Lock> one : List.of(List.of(before(), after()), List.of(after(), before()))) {
+            under(one.get(0), () -> {
+                Duration soon = Duration.ofMillis(50);
+                assertEquals(Optional.empty(), page.takeBoth(old, next, soon, 4_713).toCompletableFuture().join());
+                Server.await("the other is free", () -> isFree(one.get(1)));
+            });
+        }
+        // The next one cannot be asked for.
+        locks.close();
+        assertThrows(CompletionException.class, () -> take.apply(4_714L).join());
+        Server.await("the release of the first", () -> isFree(before()));
     }
 
     @Test
@@ -384,7 +476,7 @@ class MigratingTest {
         Path source = Path.of(Server.ROOT, "clients/java/tests/src/test/java/redislock/tests/MigratingTest.java");
         String here = Files.readString(source).replaceAll("\\s+", " ");
         List<MatchResult> blocks = Pattern.compile("```java\\n(.*?)```", Pattern.DOTALL).matcher(page).results().toList();
-        assertEquals(2, blocks.size());
+        assertEquals(4, blocks.size());
         assertTrue(page.contains("`new RedisLockRegistry(locks, \"" + NEXT_REGISTRY + "\")`"));
         assertTrue(page.contains("`new RedisLockProvider(locks, \"" + SHEDLOCK + "\")`"));
         for (MatchResult block : blocks) {
