@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import tempfile
 import time
@@ -134,22 +135,21 @@ def the_way_back(image, options):
     held = image.ask("LOCK.ACQUIRE", "report", "alice", "PX", "600000")
     image.ask("SET", "before", "kept")
     section = (PAGES / "upgrading.md").read_text().split("\n## The way back\n")[1].split("\n## ")[0]
-    blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```text\n(.*?)```)?", section, re.S)[:3]
-    blocks = [[text.replace("sudo ", "").replace("/var/lib/redis/", "/data/") for text in block] for block in blocks]
-    (write, _), (look, done), (freeze, frozen) = blocks
+    write, look, freeze, find = re.findall(r"^\$ docker exec locks (.*)", section, re.M)
     again = re.search(r"with `(.*?)` in place of BGREWRITEAOF", section)[1]
     # First a lease ends meanwhile, which the page says how to see, and what to do then.
     for first, meanwhile in ((write, True), (f"redis-cli {again}", False)):
         image.type_in(first)
         deadline = time.monotonic() + PATIENCE_S
-        while image.type_in(look) != done:
+        while image.type_in(look) != "aof_rewrite_in_progress:0\naof_rewrite_scheduled:0\n":
             assert time.monotonic() < deadline, "the file is not written"
             time.sleep(0.1)
         if meanwhile:
             image.ask("LOCK.ACQUIRE", "ended", "bob")
             image.ask("LOCK.RELEASE", "ended", "bob")
-        said = image.type_in(freeze)
-        assert said.startswith(frozen) and (".incr.aof" in said) == (said != frozen) == meanwhile, said
+        assert image.type_in(freeze) == "OK\n"
+        found = image.type_in(find)
+        assert (".incr.aof" in found) == (found != "") == meanwhile, found
     image.stop()
     image.older()
     image.start(*options)
@@ -172,8 +172,8 @@ def the_way_back(image, options):
 
 def test_the_way_back_in_docker_keeps_the_locks():
     page = (PAGES / "installing.md").read_text().replace("\\\n", "")
-    said = dict(re.findall(r"--([a-z-]+) ([^\s-]\S*)", re.search(r"^\$ docker run (.*? redis-lock) ", page, re.M)[1]))
-    options = re.search(r"^\$ docker run .*? redis-lock (.*)", page, re.M)[1].split()
+    [(described, options)] = re.findall(r"^\$ docker run (.*?) redis-lock:1 (.*)", page, re.M)
+    said, options = dict(re.findall(r"--([a-z-]+) ([^\s-]\S*)", described)), options.split()
     # Compose does the same.
     compose = (ROOT / "contrib/docker/compose.yaml").read_text()
     for name, text in {
@@ -185,7 +185,9 @@ def test_the_way_back_in_docker_keeps_the_locks():
     assert f"#   {line}\n" in compose and said["env"] == "REDISCLI_AUTH=secret"
     with Stage("docker", ["10.0.0.1"]) as stage:
         image = Image(stage, "redis")
-        image.start(*options)
+        image.start(*options, *shlex.split(re.search(r"words of \[a user\].*?`(.*?)`", page, re.S)[1]))
+        waiter_may_only_lock(image)
+        image.type_in(re.search(r"as by `docker exec locks (.*?)`", page)[1] + " && test -s /data/copy.rdb")
         the_way_back(image, options)
 
 
@@ -199,6 +201,13 @@ def test_the_way_back_in_valkey_keeps_the_locks():
         the_way_back(image, options)
 
 
+def waiter_may_only_lock(image):
+    waiter = ("--user", "waiter", "--pass", "change-me", "--no-auth-warning")
+    assert int(image.ask(*waiter, "LOCK.ACQUIRE", "lock:waiter", "worker")) > 0
+    assert "NOPERM" in image.ask(*waiter, "GET", "lock:waiter")
+    assert image.ask(*waiter, "LOCK.RELEASE", "lock:waiter", "worker") == "0"
+
+
 class Pod(Image):
     """The pod of contrib/kubernetes: its text is the configuration, and it can write to its volume alone."""
 
@@ -206,7 +215,9 @@ class Pod(Image):
         super().__init__(stage, "redis")
         self.text = (ROOT / "contrib/kubernetes/redis-lock.yaml").read_text()
         conf = re.search(r"^  redis\.conf: \|\n((?:    .*\n)+)", self.text, re.M)[1]
-        (self.seen / "etc/redis-lock/redis.conf").write_text(conf.replace("\n    ", "\n").removeprefix("    "))
+        [user] = re.findall("^ACL SETUSER (waiter .*)", (PAGES / "acl.md").read_text(), re.M)
+        conf = conf.replace("\n    ", "\n").removeprefix("    ") + f"user {user}\n"
+        (self.seen / "etc/redis-lock/redis.conf").write_text(conf)
         [args] = re.findall(r"^ *args: (\[.*\])$", self.text, re.M)
         self.options = json.loads(args.replace("$(REDISCLI_AUTH)", "secret"))
         assert "readOnlyRootFilesystem: true" in self.text
@@ -230,6 +241,7 @@ def test_the_pod_of_kubernetes_starts_and_its_probes_say_so():
         pod.start(*pod.options)
         for probe in probes:
             run(*pod.typed, *probe)
+        waiter_may_only_lock(pod)
         # Its configuration is that of the ConfigMap, in each start.
         assert "Read-only file system" in pod.ask("CONFIG", "REWRITE")
 
