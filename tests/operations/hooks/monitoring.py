@@ -119,6 +119,34 @@ def alerts():
     }
 
 
+def of_programs():
+    """The rules that the page adds, as a file."""
+    page = (ROOT / "docs/operations/monitoring.md").read_text()
+    return re.search(r"```yaml\n(.*?)```", page, re.S)[1]
+
+
+# Nothing is wrong until the minute 20, and then all is.
+OF_PROGRAMS_TEST = """
+rule_files: [programs.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: redis_lock_lost_seconds_count, values: _x21 1x40}
+      - {series: redis_lock_waited_seconds_count, values: 0+50x60}
+      - {series: redis_lock_refused_seconds_count, values: 0+4x20 90+9x40}
+      - {series: redis_memory_max_bytes, values: 100x60}
+      - {series: redis_memory_used_bytes, values: 90x20 91x40}
+      - {series: redis_rdb_last_bgsave_status, values: 1x60}
+      - {series: redis_aof_last_write_status, values: 1x20 0x40}
+      - {series: redis_connected_slaves, values: 1x20 0x40}
+      - {series: redis_rejected_connections_total, values: 5x20 6x40}
+    promql_expr_test:
+      - {expr: count(ALERTS), eval_time: 20m}
+      - {expr: count(ALERTS), eval_time: 23m, exp_samples: [{labels: "{}", value: 6}]}
+"""
+
+
 def panels():
     """The queries of the dashboard, as Grafana would send them for servers that were chosen."""
     rows = json.loads((CONTRIB / "grafana-dashboard.json").read_text())["panels"]
@@ -140,6 +168,8 @@ def test_every_panel_has_data_and_every_alert_fires_for_its_cause_alone():
             found = until_it_has(stage, query)
             servers = {home.shown(series["metric"]["instance"]) for series in found}
             assert servers == {"redis://127.0.0.1:6379"}, (title, query, servers)
+        for name in set(re.findall(r"redis_(?!lock_)\w+", of_programs())):
+            until_it_has(stage, name)
         for name, query in rules.items():
             assert ask(stage, query) == [], f"{name} fires though nothing has happened: {ask(stage, query)}"
         until_it_has(stage, grace)
@@ -169,6 +199,9 @@ def test_promtool_finds_the_rules_right_and_their_tests_see_what_is_wrong():
             shutil.copy(CONTRIB / name, folder)
         home.must("promtool check rules alerts.yml && promtool check config prometheus.yml")
         home.must("promtool test rules alerts_test.yml")
+        (folder / "programs.yml").write_text(of_programs())
+        (folder / "programs_test.yml").write_text(OF_PROGRAMS_TEST)
+        home.must("promtool check rules programs.yml && promtool test rules programs_test.yml")
         right = (CONTRIB / "alerts.yml").read_text()
         wrong_ones = [
             right.replace(f'"{field}"', '"lock_leases"') for field in re.findall(r'key="(\w+)"\}\[10m\]\) > 0', right)
