@@ -278,8 +278,9 @@ def measure(program: str, quick: bool) -> tuple[str, list[float]]:
     return name, figures
 
 
-def loaded(program: str, count: int) -> float:
-    """CPU seconds in which a start loads so many locks of helpers from an append-only file that was never rewritten."""
+def loaded(program: str, count: int) -> tuple[float, float]:
+    """CPU seconds in which a start loads so many locks of helpers from an append-only file that was not rewritten, and
+    the bytes of that file for each."""
     with tempfile.TemporaryDirectory(prefix="sizing") as folder:
         for is_full in (False, True):
             server = Server(program, Path(folder), "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
@@ -289,7 +290,8 @@ def loaded(program: str, count: int) -> float:
                 spent = re.findall(r"used_cpu_(?:sys|user):(\S+)", str(server.conn.say("INFO", "cpu")))
             finally:
                 server.stop()
-        return sum(map(float, spent))
+        written = sum(file.stat().st_size for file in Path(folder).rglob("*.aof"))
+        return sum(map(float, spent)), written / count
 
 
 def rounded(bytes_each: float) -> str:
@@ -343,8 +345,11 @@ def main() -> None:
     columns = [measure(server, options.quick) for server in servers]
     lines = table(columns)
     if not options.quick:
-        times = ", ".join(f"{loaded(server, 1_000_000):.1f} s" for server in servers)
-        lines += ["", f"To load a million locks of helpers from an append-only file, a start takes {times} of CPU."]
+        loads = [loaded(server, 1_000_000) for server in servers]
+        times = ", ".join(f"{seconds:.1f} s" for seconds, _ in loads)
+        sizes = sorted({round(bytes_each) for _, bytes_each in loads})
+        lines += ["", f"A grant to a helper takes {' to '.join(map(str, sizes))} bytes in an append-only file."]
+        lines += [f"To load a million of them, a start takes {times} of CPU."]
     print("\n".join(lines))
     if options.compare:
         wrong = [text for name, figures in columns for text in compare(name, figures)]
