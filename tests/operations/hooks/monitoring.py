@@ -139,7 +139,10 @@ tests:
       - {series: redis_memory_used_bytes, values: 90x20 91x40}
       - {series: redis_rdb_last_bgsave_status, values: 1x60}
       - {series: redis_aof_last_write_status, values: 1x20 0x40}
-      - {series: redis_connected_slaves, values: 1x20 0x40}
+      - {series: 'redis_connected_slaves{instance="a"}', values: 1x20 0x40}
+      - {series: 'redis_connected_slaves{instance="b"}', values: 0x60}
+      - {series: 'redis_instance_info{instance="a", role="master"}', values: 1x60}
+      - {series: 'redis_instance_info{instance="b", role="slave"}', values: 1x60}
       - {series: redis_rejected_connections_total, values: 5x20 6x40}
     promql_expr_test:
       - {expr: count(ALERTS), eval_time: 20m}
