@@ -14,7 +14,7 @@ use crate::sync::{Caller, Mailbox};
 use crate::transport::Transport;
 use redis::Value;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 /// What the server granted, and when it was asked for it.
@@ -31,6 +31,8 @@ pub(crate) struct Acquisition<'a> {
     pub(crate) transport: &'a Arc<Transport>,
     pub(crate) terms: &'a Terms,
     pub(crate) owner: &'a Owner,
+    /// How many requests about what it was granted the server may read yet.
+    pub(crate) unread: Arc<AtomicUsize>,
 }
 
 impl Acquisition<'_> {
@@ -117,7 +119,7 @@ impl Acquisition<'_> {
         let sent = Moment::now();
         let limit = renewal_limit(self.terms.lasts()).min(ANSWER);
         let requests = self.terms.extend(self.owner, &fences);
-        for reply in self.transport.lanes.ask(self.caller, self.terms.slot(), requests, limit, &Arc::default()).await? {
+        for reply in self.transport.lanes.ask(self.caller, self.terms.slot(), requests, limit, &self.unread).await? {
             match reply.extract_error().map_err(Error::from) {
                 Ok(Value::Nil) => return Ok(None),
                 Err(error) if error.is_overwritten() => return Ok(None),

@@ -266,7 +266,7 @@ impl Client {
         let Attempt { terms, patience, cancel, tell } = attempt;
         let began = Moment::now();
         let (transport, limit) = (&self.transport, self.timeout);
-        let acquisition = Acquisition { caller, transport, terms, owner: &owner };
+        let acquisition = Acquisition { caller, transport, terms, owner: &owner, unread: Arc::default() };
         let time = patience.deadline().map_or(limit, |end| limit.min(end.left()));
         let claim = owner.claim(caller, &terms.keys, time).await?;
         let tell_and_go_on = |error: &Error, is_new| {
@@ -285,7 +285,10 @@ impl Client {
             figures.tell(if granted.is_some() { Figure::Waited(time) } else { Figure::Refused(time) });
         }
         let Some(Granted { fences, sent, claim }) = granted else { return Ok(None) };
-        let hold = Arc::new(Hold::new(terms.clone(), owner, fences, sent).counted_by(&self.figures));
+        let unread = acquisition.unread;
+        let mut hold = Hold::new(terms.clone(), owner, fences, sent).counted_by(&self.figures);
+        hold.unread = unread;
+        let hold = Arc::new(hold);
         let keeper = OneServer::keep(&hold, sent, transport, limit)?;
         Ok(Some((hold, keeper, claim)))
     }

@@ -35,12 +35,12 @@ pub(crate) trait Keeper: Send + Sync {
 
     /// Renews it no more, and releases it, or lets it end by itself. Goes on in the background where no answer comes in
     /// time: in this one, or in that of a request. The claim ends when it has ended.
-    fn end(&self, hold: &Arc<Hold>, end: End, claim: Claim, patience: Option<Duration>) -> Ended;
+    fn end(&self, hold: &Arc<Hold>, end: Ending, claim: Claim, patience: Option<Duration>) -> Ended;
 }
 
 /// How a hold is given up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum End {
+pub(crate) enum Ending {
     Now,
     /// By itself, after this time.
     After(Duration),
@@ -48,12 +48,12 @@ pub(crate) enum End {
     HandedOver(Duration),
 }
 
-impl End {
+impl Ending {
     /// How long it lasts yet; None if it is released.
     pub(crate) fn after(self) -> Option<Duration> {
         match self {
-            End::Now => None,
-            End::After(time) | End::HandedOver(time) => Some(time),
+            Ending::Now => None,
+            Ending::After(time) | Ending::HandedOver(time) => Some(time),
         }
     }
 }
@@ -215,7 +215,7 @@ impl Guard {
     ///   release it. Where no answer came, the release goes on in the background.
     pub fn release(mut self) -> Result<(), Error> {
         let claim = self.claim.take();
-        self.end(claim, End::Now, None)
+        self.end(claim, Ending::Now, None)
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time. So the next holder comes no earlier.
@@ -225,7 +225,7 @@ impl Guard {
     /// As of [`release`](Guard::release).
     pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
         let claim = self.claim.take();
-        self.end(claim, End::After(time), None)
+        self.end(claim, Ending::After(time), None)
     }
 
     /// Renews the lock no more, and gives what another process [adopts](crate::Client::adopt) it by, within its lease.
@@ -238,14 +238,14 @@ impl Guard {
     pub fn detach(mut self) -> Result<HoldToken, Error> {
         let token = HoldToken::of(&self.held.0)?;
         self.keeper.may_be_handed_over()?;
-        let ended = self.end(self.claim.clone(), End::HandedOver(token.lease), None);
+        let ended = self.end(self.claim.clone(), Ending::HandedOver(token.lease), None);
         if is_settled(&ended) {
             self.claim = None;
         }
         ended.map(|()| token)
     }
 
-    fn end(&self, claim: Option<Claim>, end: End, patience: Option<Duration>) -> Result<(), Error> {
+    fn end(&self, claim: Option<Claim>, end: Ending, patience: Option<Duration>) -> Result<(), Error> {
         let Some(claim) = claim else { return Ok(()) };
         let claim = begin_end(&self.held.0, claim)?;
         let ended = self.keeper.end(&self.held.0, end, claim, patience);
@@ -296,7 +296,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
         let claim = self.claim.take();
-        drop(self.end(claim, End::Now, Some(LEAVE)));
+        drop(self.end(claim, Ending::Now, Some(LEAVE)));
     }
 }
 

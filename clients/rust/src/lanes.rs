@@ -146,8 +146,8 @@ impl Lanes {
         let replies = Mailbox::new();
         let (told, unread) = (replies.clone(), unread.clone());
         unread.fetch_add(1, Ordering::Relaxed);
-        let errand = Errand::once(slot, requests, limit, move |replies, unanswered| {
-            if unanswered == 0 {
+        let errand = Errand::once(slot, requests, limit, move |replies, attempts| {
+            if attempts.unanswered == 0 {
                 unread.fetch_sub(1, Ordering::Relaxed);
             }
             told.send(replies);

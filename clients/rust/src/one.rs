@@ -4,7 +4,7 @@ use crate::channel::Failure;
 use crate::clock::{Moment, QUEUE, renewal_limit};
 use crate::errand::{Before, Errand};
 use crate::error::Error;
-use crate::guard::{End, Ended, Keeper};
+use crate::guard::{Ended, Ending, Keeper};
 use crate::hold::Hold;
 use crate::owner::Claim;
 use crate::pool::{Repeat, Request};
@@ -13,7 +13,7 @@ use crate::sync::{Caller, Mailbox, here};
 use crate::transport::Transport;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long the release of a lock that is lost is waited for.
@@ -48,8 +48,15 @@ impl OneServer {
     }
 
     /// Whether all requests about a hold that is held are answered by something. What is not is lost.
-    async fn holds(&self, caller: Caller, hold: &Hold, requests: Vec<Cmd>, limit: Duration) -> Result<bool, Error> {
-        for reply in self.transport.lanes.ask(caller, hold.terms.slot(), requests, limit, &hold.unread).await? {
+    async fn holds(
+        &self,
+        caller: Caller,
+        hold: &Hold,
+        requests: Vec<Cmd>,
+        limit: Duration,
+        unread: &Arc<AtomicUsize>,
+    ) -> Result<bool, Error> {
+        for reply in self.transport.lanes.ask(caller, hold.terms.slot(), requests, limit, unread).await? {
             if !is_held(reply)? {
                 hold.lose();
                 return Ok(false);
@@ -63,7 +70,8 @@ impl OneServer {
             return Ok(false);
         }
         let requests = hold.terms.ask(&hold.owner, &hold.fences);
-        Ok(self.holds(caller, hold, requests, self.limit).await? && !hold.is_lost())
+        // It changes nothing, whenever it is read.
+        Ok(self.holds(caller, hold, requests, self.limit, &Arc::default()).await? && !hold.is_lost())
     }
 
     pub(crate) async fn renew(&self, caller: Caller, hold: &Hold) -> Result<bool, Error> {
@@ -81,7 +89,7 @@ impl OneServer {
             return Ok(false);
         }
         let sent = Moment::now();
-        if self.holds(caller, hold, requests, limit).await? {
+        if self.holds(caller, hold, requests, limit, &hold.unread).await? {
             hold.extended(sent);
         }
         Ok(!hold.is_lost())
@@ -109,7 +117,7 @@ impl OneServer {
         &self,
         caller: Caller,
         hold: &Arc<Hold>,
-        end: End,
+        end: Ending,
         claim: Claim,
         patience: Option<Duration>,
     ) -> Ended {
@@ -118,7 +126,7 @@ impl OneServer {
         let limit = if was_lost { self.limit.min(LOST_LIMIT) } else { self.limit };
         let ends_at = end.after().map(|time| Moment::now() + time);
         // Whoever takes it over raises its fence.
-        let may_raise = matches!(end, End::After(_)) && !was_lost;
+        let may_raise = matches!(end, Ending::After(_)) && !was_lost;
         let (of_request, is_late) = (hold.clone(), Arc::new(AtomicBool::new(false)));
         let was_late = is_late.clone();
         let requests = move |before: Before| {
@@ -136,11 +144,7 @@ impl OneServer {
         let replies = Mailbox::new();
         let (told, debt) = (replies.clone(), self.transport.owe());
         // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
-        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, unanswered| {
-            // What is to end later has not ended by an attempt before. But one that was read may have raised the fence.
-            let is_over = unanswered > 0 && ends_at.is_none_or(Moment::is_past);
-            let is_raised = may_raise && unanswered + usize::from(was_late.load(Ordering::Relaxed)) > 1;
-            let ended = ended(replies, is_over || is_raised);
+        let tell = move |ended: Ended| {
             if ended.failure.is_some() {
                 claim.keep();
             } else {
@@ -148,8 +152,24 @@ impl OneServer {
             }
             drop(debt);
             told.send(ended);
-        });
+        };
         let until = Moment::now() + hold.terms.lasts() + QUEUE;
+        let (slot, looks, transport) = (hold.terms.slot(), hold.terms.look(&hold.owner), self.transport.clone());
+        let errand = Errand::once(slot, Vec::new(), limit / 2, move |replies, Before { unanswered, was_lost, .. }| {
+            // What is to end later has not ended by an attempt before. But one that was read may have raised the fence.
+            let is_over = unanswered > 0 && ends_at.is_none_or(Moment::is_past);
+            let is_raised = may_raise && unanswered + usize::from(was_late.load(Ordering::Relaxed)) > 1;
+            let is_error = |reply: &Value| matches!(reply, Value::ServerError(_));
+            let is_doubted = |all: &Vec<Value>| !all.iter().all(is_some) && !all.iter().any(is_error);
+            if is_raised && !is_over && replies.as_ref().is_ok_and(is_doubted) {
+                // Null is its answer, or the lock was lost before it.
+                let look = Errand::once(slot, looks, limit / 2, move |replies, _| tell(ended(replies, false)));
+                transport.lanes.send(look.until(until));
+            } else {
+                let ended = ended(replies, is_over || is_raised);
+                tell(Ended { was_lost: ended.was_lost || was_lost, ..ended });
+            }
+        });
         self.transport.lanes.send(errand.of(requests).until(until));
         replies.next(caller, Some(patience.unwrap_or(limit))).await.unwrap_or_else(|| {
             let silence = self.transport.lanes.silence(hold.terms.slot(), limit);
@@ -178,7 +198,7 @@ impl Keeper for OneServer {
 
     fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error> {
         let requests = hold.terms.shorten(&hold.owner, &hold.fences, time);
-        let is_held = here(self.holds(Caller::Thread, hold, requests, self.limit))?;
+        let is_held = here(self.holds(Caller::Thread, hold, requests, self.limit, &hold.unread))?;
         if is_held { here(self.renew(Caller::Thread, hold)) } else { Ok(false) }
     }
 
@@ -194,7 +214,7 @@ impl Keeper for OneServer {
         Ok(())
     }
 
-    fn end(&self, hold: &Arc<Hold>, end: End, claim: Claim, patience: Option<Duration>) -> Ended {
+    fn end(&self, hold: &Arc<Hold>, end: Ending, claim: Claim, patience: Option<Duration>) -> Ended {
         here(self.end(Caller::Thread, hold, end, claim, patience))
     }
 }

@@ -177,6 +177,11 @@ impl Terms {
         self.of_each(owner, fences, |key, owner, fence| check(key, owner, Some(self.mode()), Some(fence)))
     }
 
+    /// Asks whether each is held, under whichever fence.
+    pub(crate) fn look(&self, owner: &Owner) -> Vec<Cmd> {
+        self.keys.iter().map(|key| check(key, owner.as_str(), Some(self.mode()), None)).collect()
+    }
+
     /// Gives up the place in the queue, and whatever was granted meanwhile.
     pub(crate) fn leave(&self, owner: &Owner) -> Cmd {
         match &self.keys[..] {
@@ -327,6 +332,7 @@ mod tests {
         assert_eq!(texts(one.release(&owner, &[7])), ["LOCK.RELEASE k me FENCE 7 ALL"]);
         assert_eq!(texts(one.ask(&owner, &[7])), ["LOCK.CHECK k me WRITE FENCE 7"]);
         assert_eq!(texts(share.ask(&owner, &[7])), ["LOCK.CHECK k me READ FENCE 7"]);
+        assert_eq!(texts(share.look(&owner)), ["LOCK.CHECK k me READ"]);
         assert_eq!(text(&one.leave(&owner), &owner), "LOCK.RELEASE k me ALL");
         assert_eq!(text(&two.leave(&owner), &owner), "LOCK.MRELEASE 2 a b me ALL");
         let set = cmd("SET").arg("{k}data").arg("v").take();

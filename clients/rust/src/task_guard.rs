@@ -1,7 +1,7 @@
 //! A lock that a task holds, for the program that works under it. Nothing of it needs the runtime but to wait.
 
 use crate::error::Error;
-use crate::guard::{End, Ended, Held, Loss, begin_end, is_settled, may_guard};
+use crate::guard::{Ended, Ending, Held, Loss, begin_end, is_settled, may_guard};
 use crate::handover::HoldToken;
 use crate::hold::Hold;
 use crate::one::OneServer;
@@ -88,7 +88,7 @@ impl AsyncGuard {
     /// Those of [`Guard::release`](crate::Guard::release).
     pub async fn release(mut self) -> Result<(), Error> {
         let claim = self.claim.take();
-        self.end(claim, End::Now).await
+        self.end(claim, Ending::Now).await
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time.
@@ -98,7 +98,7 @@ impl AsyncGuard {
     /// Those of [`release`](AsyncGuard::release).
     pub async fn release_after(mut self, time: Duration) -> Result<(), Error> {
         let claim = self.claim.take();
-        self.end(claim, End::After(time)).await
+        self.end(claim, Ending::After(time)).await
     }
 
     /// Renews the lock no more, and gives what another process adopts it by: [`Guard::detach`](crate::Guard::detach).
@@ -109,14 +109,14 @@ impl AsyncGuard {
     /// Those of [`Guard::detach`](crate::Guard::detach).
     pub async fn detach(mut self) -> Result<HoldToken, Error> {
         let token = HoldToken::of(&self.held.0)?;
-        let ended = self.end(self.claim.clone(), End::HandedOver(token.lease)).await;
+        let ended = self.end(self.claim.clone(), Ending::HandedOver(token.lease)).await;
         if is_settled(&ended) {
             self.claim = None;
         }
         ended.map(|()| token)
     }
 
-    async fn end(&self, claim: Option<Claim>, end: End) -> Result<(), Error> {
+    async fn end(&self, claim: Option<Claim>, end: Ending) -> Result<(), Error> {
         let Some(claim) = claim else { return Ok(()) };
         let claim = begin_end(&self.held.0, claim)?;
         let release = Release(self.held.0.clone());
@@ -146,7 +146,7 @@ impl Drop for AsyncGuard {
     fn drop(&mut self) {
         let Some(Ok(claim)) = self.claim.take().map(|claim| begin_end(&self.held.0, claim)) else { return };
         // Its answer is not waited for.
-        let _: Ended = here(self.keeper.end(Caller::Thread, &self.held.0, End::Now, claim, Some(Duration::ZERO)));
+        let _: Ended = here(self.keeper.end(Caller::Thread, &self.held.0, Ending::Now, claim, Some(Duration::ZERO)));
         self.held.0.end_release(false);
     }
 }

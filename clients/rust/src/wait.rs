@@ -380,11 +380,12 @@ impl Wait<'_> {
                 }
                 // The server hangs, or has not read the request yet: then the first request to leave came too early.
                 None => {
-                    let Acquisition { caller, transport, terms, owner } = *acquisition;
+                    let Acquisition { caller, transport, terms, owner, .. } = *acquisition;
                     let (transport, terms, owner) = (transport.clone(), terms.clone(), owner.clone());
                     let debt = transport.owe();
                     let leave_again = move || {
-                        let acquisition = Acquisition { caller, transport: &transport, terms: &terms, owner: &owner };
+                        let (transport, terms, owner) = (&transport, &terms, &owner);
+                        let acquisition = Acquisition { caller, transport, terms, owner, unread: Arc::default() };
                         acquisition.leave(claim, || drop(debt));
                     };
                     match self.connection.take() {

@@ -167,7 +167,8 @@ impl Candidate<'_> {
     fn wait_in_queue(&self, majority: &Majority, queue: usize, patience: Patience) -> Result<Option<Granted>, Error> {
         let node = &self.members.nodes[queue];
         let (caller, transport) = (Caller::Thread, node.transport());
-        let acquisition = Acquisition { caller, transport, terms: self.terms, owner: self.owner };
+        let acquisition =
+            Acquisition { caller, transport, terms: self.terms, owner: self.owner, unread: Arc::default() };
         let claim = Claim::of_nothing(self.owner);
         let failures = AtomicU32::new(0);
         let goes_on = |error: &Error| match error {

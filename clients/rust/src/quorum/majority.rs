@@ -5,7 +5,7 @@
 use crate::channel::Failure;
 use crate::clock::{Moment, node_limit, renewal_limit};
 use crate::error::Error;
-use crate::guard::{End, Ended, Keeper};
+use crate::guard::{Ended, Ending, Keeper};
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
 use crate::quorum::node::{Next, Node, Work};
@@ -379,7 +379,7 @@ impl Keeper for Arc<Majority> {
         Err(Error::Refused("a quorum guards no data: compare the fence where the data is".to_owned()))
     }
 
-    fn end(&self, hold: &Arc<Hold>, end: End, claim: Claim, patience: Option<Duration>) -> Ended {
+    fn end(&self, hold: &Arc<Hold>, end: Ending, claim: Claim, patience: Option<Duration>) -> Ended {
         let now = Moment::now();
         let was_free: Vec<bool> = lock(&self.state).votes.iter().map(|vote| !vote.may_hold(now)).collect();
         let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };

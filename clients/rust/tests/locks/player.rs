@@ -2,6 +2,7 @@
 //! request.
 
 use redis_lock_client::{Cancel, Client, Error, Guard, HoldToken, Owner};
+use std::cell::Cell;
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
@@ -304,5 +305,110 @@ fn an_end_is_set_though_the_fence_cannot_be_raised_yet() {
     // This one's fence was raised.
     again[0].reply(NULL);
     again[1].reply(":9\r\n");
+    let looks = [next(), next()];
+    assert_eq!(looks[0].words, ["LOCK.CHECK", "a", &again[0].words[2], "WRITE"]);
+    looks[0].reply(":8\r\n");
+    looks[1].reply(":9\r\n");
     end.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_key_that_was_lost_is_a_loss_though_the_fence_of_another_cannot_be_raised_yet() {
+    let (client, requests) = server();
+    let next = || requests.recv_timeout(PATIENCE).expect("a request");
+    let wait = thread::spawn(move || client.keys(["a", "b"]).lease(LONG).lock().unwrap());
+    next().reply("*2\r\n:7\r\n:9\r\n");
+    let guard = wait.join().unwrap();
+    let renewal = thread::spawn(move || {
+        assert!(guard.renew().unwrap());
+        guard
+    });
+    let first = next();
+    first.hang_up();
+    let next = || std::iter::repeat_with(next).find(|request| request.number != first.number).expect("a request");
+    next().reply(":7\r\n");
+    next().reply(":9\r\n");
+    let guard = renewal.join().unwrap();
+    let end = thread::spawn(move || guard.release_after(LONG / 2));
+    let (a, b) = (next(), next());
+    assert!(a.has("MINFENCE"), "{:?}", a.words);
+    // a was broken by an operator: nothing has raised its fence.
+    a.reply(NULL);
+    b.reply(AHEAD);
+    let (a, b) = (next(), next());
+    a.reply(NULL);
+    b.reply(":9\r\n");
+    let ended = end.join().unwrap();
+    assert!(matches!(ended, Err(Error::Lost)), "{ended:?}");
+}
+
+#[test]
+fn a_key_that_was_lost_is_a_loss_though_another_is_released_later() {
+    let (client, requests) = server();
+    let next = || requests.recv_timeout(PATIENCE).expect("a request");
+    let wait = thread::spawn(move || client.keys(["a", "b"]).lease(LONG).lock().unwrap());
+    next().reply("*2\r\n:7\r\n:9\r\n");
+    let guard = wait.join().unwrap();
+    let end = thread::spawn(move || guard.release());
+    let (a, b) = (next(), next());
+    a.reply(NULL);
+    b.reply("-READONLY no primary\r\n");
+    let (a, b) = (next(), next());
+    a.reply(NULL);
+    b.reply(":0\r\n");
+    let ended = end.join().unwrap();
+    assert!(matches!(ended, Err(Error::Lost)), "{ended:?}");
+}
+
+#[test]
+fn requests_whose_fence_is_ahead_are_answered_and_not_repeated() {
+    let (client, requests) = server();
+    let command = redis::cmd("LOCK.ACQUIRE").arg("k").arg("me").arg("MINFENCE").arg(9).take();
+    let count = Cell::new(0);
+    let reply = |_: &Request, _| {
+        count.set(count.get() + 1);
+        Some(AHEAD.to_owned())
+    };
+    beside(&requests, reply, || client.ask_all("k", vec![command])).0.unwrap();
+    assert_eq!(count.get(), 1);
+}
+
+#[test]
+fn a_confirmation_of_a_grant_that_is_read_late_does_not_change_when_a_lock_ends() {
+    let (real, (client, requests)) = (real(), server());
+    let lock = client.key("k").lease(Duration::from_secs(3));
+    let reply = |request: &Request, late: usize| {
+        if request.has("LOCK.ACQUIRE") {
+            let reply = reply_of(&real, request);
+            thread::sleep(Duration::from_millis(1100));
+            return Some(reply);
+        }
+        (late >= 1).then(|| reply_of(&real, request))
+    };
+    let (guard, late) = beside(&requests, reply, || lock.lock().unwrap());
+    beside(&requests, but(0, &real), || guard.release_after(LONG)).0.unwrap();
+    assert_void(&real, &late, LONG);
+}
+
+#[test]
+fn a_lock_that_was_lost_before_its_fence_was_to_be_raised_is_a_loss() {
+    let (real, (client, requests)) = (real(), server());
+    let (guard, _) = beside(&requests, but(0, &real), || client.key("k").lease(LONG).lock().unwrap());
+    beside(&requests, but(1, &real), || assert!(guard.renew().unwrap()));
+    real.connect().int(&["LOCK.BREAK", "k"]);
+    // The first request never arrives.
+    let (ended, _) = beside(&requests, but(1, &real), || guard.release_after(LONG / 2));
+    assert!(matches!(ended, Err(Error::Lost)), "{ended:?}");
+}
+
+#[test]
+fn a_check_without_an_answer_leaves_the_fence() {
+    let (real, (client, requests)) = (real(), server());
+    let (guard, _) = beside(&requests, but(0, &real), || client.key("k").lease(LONG).lock().unwrap());
+    beside(&requests, but(1, &real), || assert!(guard.check().unwrap()));
+    let sees = |request: &Request, _| {
+        assert!(!request.has("MINFENCE"), "{:?}", request.words);
+        Some(reply_of(&real, request))
+    };
+    beside(&requests, sees, || guard.release_after(LONG / 2)).0.unwrap();
 }
