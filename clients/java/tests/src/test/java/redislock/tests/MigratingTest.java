@@ -287,7 +287,7 @@ class MigratingTest {
     private static final class Leases {
         boolean both(RLock old, RedisLock next, Duration wait, Duration lease, Consumer<Hold> work)
                 throws InterruptedException {
-            if (!old.tryLock(wait.toMillis(), wait.plus(lease).toMillis(), TimeUnit.MILLISECONDS)) return false;
+            if (!old.tryLock(wait.toMillis(), wait.plus(lease).plusSeconds(1).toMillis(), TimeUnit.MILLISECONDS)) return false;
             try (Hold hold = next.max(lease).tryAcquire(wait).orElse(null)) {
                 if (hold != null) work.accept(hold);
                 return hold != null;
@@ -332,7 +332,8 @@ class MigratingTest {
         }
 
         CompletionStage<Void> giveBoth(RLock old, Hold hold, long id) {
-            return hold.releaseAsync().whenComplete((given, error) -> old.unlockAsync(id));
+            CompletionStage<Void> given = hold.releaseAsync();
+            return given.handle((done, error) -> old.unlockAsync(id)).thenCompose(ended -> ended).thenCompose(ended -> given);
         }
     }
 
