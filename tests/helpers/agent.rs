@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Signal, stands_still, wait_for};
+use testbed::{PATIENCE, Signal};
 
 /// A running agent. Dropping it ends the process at once.
 pub(crate) struct Agent {
@@ -91,10 +91,8 @@ impl Agent {
         testbed::signal(&self.child, signal);
     }
 
-    /// Stops the process, and waits until it stands still.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        wait_for("the agent to stand still", || stands_still(self.child.id()));
     }
 
     /// Names a lock of the agent. `options` has the keys, and what the helper is given.

@@ -72,7 +72,7 @@ fn a_command_begins_only_when_the_keeper_knows_its_group() {
     let run = granted_to_a_stopped_parent(&server, &folder);
     // It stands still before it hears of the command.
     let keeper = run.keeper();
-    kill_process(keeper, Signal::STOP).unwrap();
+    testbed::send(keeper, Signal::STOP);
     run.signal(Signal::CONT);
     let is_starter = |pid: &u32| words(*pid).iter().any(|word| word == "__command");
     wait_for("the command to stand at the gate", || run.processes().iter().any(is_starter));

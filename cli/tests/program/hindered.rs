@@ -79,7 +79,7 @@ fn a_second_signal_does_not_keep_the_keeper_from_leaving_the_queue() {
     let mut run = queued(&server, &["run", "k", "true"]);
     let keeper = run.keeper();
     // So that it cannot have left before the second one comes.
-    kill_process(keeper, Signal::STOP).unwrap();
+    testbed::send(keeper, Signal::STOP);
     run.signal(Signal::HUP);
     run.signal(Signal::TERM);
     assert_eq!(run.code(), Some(128 + Signal::HUP.as_raw()));
@@ -94,7 +94,7 @@ fn a_second_signal_does_not_keep_the_keeper_from_leaving_the_queue() {
 fn a_wait_ends_although_the_keeper_stands_still() {
     let (server, _conn) = taken();
     let run = start(server.port(), &["run", "-w", "2s", "k", "true"]);
-    kill_process(run.keeper(), Signal::STOP).unwrap();
+    testbed::send(run.keeper(), Signal::STOP);
     let outcome = run.end();
     assert_eq!(outcome.code, Some(69), "{}", outcome.err);
     assert!(outcome.err.contains("stands still"), "{}", outcome.err);
@@ -111,7 +111,7 @@ fn a_command_that_ran_on_beside_the_next_holder_is_code_76_also_if_that_shows_la
         folder.line("up");
         let keeper = run.keeper();
         run.signal(Signal::STOP);
-        kill_process(keeper, victim).unwrap();
+        testbed::send(keeper, victim);
         folder.second_holder(server.port());
         // Its end is the first that the parent hears of when it goes on.
         std::fs::write(folder.path("go"), "").unwrap();

@@ -11,7 +11,7 @@ fn when_the_keeper_is_stopped_the_command_is_ended_before_the_lease_is_over() {
     let folder = Folder::new();
     let run = folder.beating(server.port(), &["-t", "2s", "-k", "500ms"], &folder.stubborn());
     let keeper = run.keeper();
-    kill_process(keeper, Signal::STOP).unwrap();
+    testbed::send(keeper, Signal::STOP);
     folder.assert_over(server.port());
     assert_eq!(folder.line("told"), "told");
     kill_process(keeper, Signal::CONT).unwrap();
@@ -26,7 +26,7 @@ fn a_keeper_that_was_stopped_for_a_moment_renews_again() {
     let keeper = run.keeper();
     let mut conn = server.connect();
     for _ in 0..2 {
-        kill_process(keeper, Signal::STOP).unwrap();
+        testbed::send(keeper, Signal::STOP);
         folder.wait_beats();
         let extended = conn.info_number("lock", "lock_extended");
         kill_process(keeper, Signal::CONT).unwrap();
@@ -42,7 +42,7 @@ fn a_keeper_that_slept_through_its_hold_stands_in_the_queue_again() {
     let script = "redis-cli -p \"$0\" LOCK.CHECK k \"$REDIS_LOCK_OWNER\" WRITE FENCE \"$REDIS_LOCK_FENCE\"";
     let run = queued(&server, &["run", "-t", "2s", "k", "sh", "-c", script, &server.port().to_string()]);
     let keeper = run.keeper();
-    kill_process(keeper, Signal::STOP).unwrap();
+    testbed::send(keeper, Signal::STOP);
     let fence = conn.int(&["LOCK.EXTEND", "k", "other", "PX", "600000"]).unwrap();
     conn.int(&["LOCK.RELEASE", "k", "other"]);
     // It was granted and delivered, then its lease ended, and another came.
@@ -128,7 +128,7 @@ fn when_both_are_stopped_the_command_is_killed_as_soon_as_one_goes_on() {
     let run = folder.beating(server.port(), &["-t", "6s", "-k", "2s"], &folder.stubborn());
     let keeper = run.keeper();
     run.signal(Signal::STOP);
-    kill_process(keeper, Signal::STOP).unwrap();
+    testbed::send(keeper, Signal::STOP);
     // The fence is for this: another has it, and the command works on.
     folder.second_holder(server.port());
     folder.wait_beats();

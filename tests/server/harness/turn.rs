@@ -2,7 +2,7 @@
 
 use crate::harness::connection::{Connection, Reply};
 use std::time::{Duration, Instant};
-use testbed::{Server, Signal, stands_still, wait_for};
+use testbed::{Server, Signal};
 
 /// In place of a command, where each has its own connection: that of `b` is closed.
 pub(crate) const CLOSE: &str = "(b closes its connection)";
@@ -95,7 +95,6 @@ pub(crate) fn while_stopped(server: &Server, work: impl FnOnce()) {
         let deadline = Instant::now() + Duration::from_millis(100);
         while !is_asleep() && Instant::now() < deadline {}
         server.signal(Signal::STOP);
-        wait_for("the server to stand still", || stands_still(server.pid()));
         if sleeper.is_waiting() {
             break;
         }

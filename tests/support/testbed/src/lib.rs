@@ -68,15 +68,23 @@ pub fn wait_so_long(patience: Duration, what: &str, mut condition: impl FnMut() 
 
 /// Sends a process that this one has started a signal.
 pub fn signal(process: &Child, signal: Signal) {
-    kill_process(Pid::from_child(process), signal).unwrap();
+    send(Pid::from_child(process), signal);
 }
 
-/// True if a signal has stopped each thread of a process. It goes on for a moment after the signal.
-pub fn stands_still(pid: u32) -> bool {
-    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|thread| {
+/// Sends a process a signal. After one that stops it, each of its threads has stopped: they go on for a moment.
+pub fn send(pid: Pid, signal: Signal) {
+    kill_process(pid, signal).unwrap();
+    if signal == Signal::STOP {
+        wait_for("a process to stand still", || stands_still(pid));
+    }
+}
+
+fn stands_still(pid: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten();
+    threads.map_while(Result::ok).all(|thread| {
         // A thread that ends meanwhile has no state.
-        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['T', 'Z', 'X']))
     })
 }
 
