@@ -282,13 +282,18 @@ fn the_fence_stays_where_each_request_was_answered() {
     end.join().unwrap().unwrap();
 }
 
-#[test]
-fn an_end_is_set_though_the_fence_cannot_be_raised_yet() {
+/// A guard of two keys under the fences 7 and 9, and what takes all later requests.
+fn of_two_keys() -> (Guard, Receiver<Request>) {
     let (client, requests) = server();
     let wait = thread::spawn(move || client.keys(["a", "b"]).lease(LONG).lock().unwrap());
+    requests.recv_timeout(PATIENCE).expect("a request").reply("*2\r\n:7\r\n:9\r\n");
+    (wait.join().unwrap(), requests)
+}
+
+#[test]
+fn an_end_is_set_though_the_fence_cannot_be_raised_yet() {
+    let (guard, requests) = of_two_keys();
     let next = || requests.recv_timeout(PATIENCE).expect("a request");
-    next().reply("*2\r\n:7\r\n:9\r\n");
-    let guard = wait.join().unwrap();
     let end = thread::spawn(move || guard.release_after(LONG));
     let first = next();
     first.hang_up();
@@ -314,11 +319,8 @@ fn an_end_is_set_though_the_fence_cannot_be_raised_yet() {
 
 #[test]
 fn a_key_that_was_lost_is_a_loss_though_the_fence_of_another_cannot_be_raised_yet() {
-    let (client, requests) = server();
+    let (guard, requests) = of_two_keys();
     let next = || requests.recv_timeout(PATIENCE).expect("a request");
-    let wait = thread::spawn(move || client.keys(["a", "b"]).lease(LONG).lock().unwrap());
-    next().reply("*2\r\n:7\r\n:9\r\n");
-    let guard = wait.join().unwrap();
     let renewal = thread::spawn(move || {
         assert!(guard.renew().unwrap());
         guard
@@ -344,11 +346,8 @@ fn a_key_that_was_lost_is_a_loss_though_the_fence_of_another_cannot_be_raised_ye
 
 #[test]
 fn a_key_that_was_lost_is_a_loss_though_another_is_released_later() {
-    let (client, requests) = server();
+    let (guard, requests) = of_two_keys();
     let next = || requests.recv_timeout(PATIENCE).expect("a request");
-    let wait = thread::spawn(move || client.keys(["a", "b"]).lease(LONG).lock().unwrap());
-    next().reply("*2\r\n:7\r\n:9\r\n");
-    let guard = wait.join().unwrap();
     let end = thread::spawn(move || guard.release());
     let (a, b) = (next(), next());
     a.reply(NULL);
